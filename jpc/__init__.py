@@ -1,0 +1,79 @@
+from ._clamp import clamp as clamp
+from ._energy import (
+    AbstractEnergy as AbstractEnergy,
+    ActivityDecay as ActivityDecay,
+    AddEnergy as AddEnergy,
+    AmortisedEnergy as AmortisedEnergy,
+    PCEnergy as PCEnergy,
+    SpectralPenalty as SpectralPenalty,
+    WeightDecay as WeightDecay,
+    cross_entropy as cross_entropy,
+    squared_error as squared_error,
+)
+from ._evaluate import (
+    test_discriminative_pc as test_discriminative_pc,
+    test_generative_pc as test_generative_pc,
+    test_hpc as test_hpc,
+)
+from ._functional import (
+    compute_hpc_param_grads as compute_hpc_param_grads,
+    compute_pc_activity_grad as compute_pc_activity_grad,
+    compute_pc_param_grads as compute_pc_param_grads,
+    hpc_energy_fn as hpc_energy_fn,
+    neg_pc_activity_grad as neg_pc_activity_grad,
+    pc_energy_fn as pc_energy_fn,
+    solve_inference as solve_inference,
+    update_activities as update_activities,
+    update_params as update_params,
+)
+from ._inference import (
+    RESULTS as RESULTS,
+    AbstractInference as AbstractInference,
+    GradientFlow as GradientFlow,
+    Inferred as Inferred,
+    Record as Record,
+    Trajectory as Trajectory,
+)
+from ._init import (
+    init_activities_from_normal as init_activities_from_normal,
+    init_activities_with_amort as init_activities_with_amort,
+    init_activities_with_ffwd as init_activities_with_ffwd,
+)
+from ._layer import (
+    Layer as Layer,
+    feedforward as feedforward,
+    get_act_fn as get_act_fn,
+    make_mlp as make_mlp,
+    make_skip_model as make_skip_model,
+    parameterise as parameterise,
+)
+from ._learn import Learned as Learned, learn as learn
+from ._metrics import (
+    compute_accuracy as compute_accuracy,
+    compute_activity_norms as compute_activity_norms,
+    compute_param_norms as compute_param_norms,
+    cross_entropy_loss as cross_entropy_loss,
+    mse_loss as mse_loss,
+)
+from ._options import Options as Options
+from ._step import make_hpc_step as make_hpc_step, make_pc_step as make_pc_step
+from ._theory import (
+    compute_linear_activity_hessian as compute_linear_activity_hessian,
+    compute_linear_activity_solution as compute_linear_activity_solution,
+    compute_linear_equilib_energy_grads as compute_linear_equilib_energy_grads,
+    compute_linear_equilib_rescaling as compute_linear_equilib_rescaling,
+    linear_equilib_energy as linear_equilib_energy,
+    update_linear_equilib_energy_params as update_linear_equilib_energy_params,
+)
+from ._types import (
+    Clamps as Clamps,
+    Layers as Layers,
+    Loss as Loss,
+    Nodes as Nodes,
+    Scalar as Scalar,
+)
+
+update_pc_activities = update_activities
+update_pc_params = update_params
+
+__version__ = "0.1.0"

@@ -1,0 +1,20 @@
+from .._types import Clamps, Layers, Nodes, Scalar
+from .base import AbstractEnergy
+from .loss import squared_error
+
+
+class AmortisedEnergy(AbstractEnergy):
+    r"""The energy of a chain whose targets are somebody else's inference,
+
+    $$F = \sum_{\ell=1}^{L} \frac{1}{2} \lVert z^*_\ell - q_\ell(a_{\ell-1}) \rVert^2,$$
+
+    where $a_0$ is the data, $a_\ell$ the amortiser's own guesses, and $z^*$ the states that
+    a generative network inferred, in the amortiser's order.
+
+    Its `nodes` are $a_0 \dots a_{L-1}$ and a `None`, its `clamps` a `None` and
+    $z^*_1 \dots z^*_L$: the one energy whose two lists overlap.
+    """
+
+    def terms(self, params: Layers, nodes: Nodes, clamps: Clamps) -> list[Scalar]:
+        chain = zip(params, nodes[:-1], clamps[1:], strict=True)
+        return [squared_error(target, layer(guess)) for layer, guess, target in chain]

@@ -1,0 +1,62 @@
+import abc
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import PyTree
+
+from .._types import Clamps, Nodes, Scalar, Terms
+
+
+class AbstractEnergy(eqx.Module):
+    r"""What predictive coding descends: first in the nodes (inference), then in the
+    parameters (learning),
+
+    $$F(\theta, z) = \frac{1}{N} \sum_{i=1}^N \sum_t F_t(\theta, z_i).$$
+
+    A new energy says what its terms are for one example, and nothing else: every method of
+    inference, every recorder and every trainer works with it. Its gradients are those of
+    `jax.grad`. Energies add.
+    """
+
+    @abc.abstractmethod
+    def terms(self, params: PyTree, nodes: Nodes, clamps: Clamps) -> Terms:
+        """The terms of the energy of one example, in chain order.
+
+        **Arguments:**
+
+        - `params`: what is learned; for a chain its layers, callables on one example.
+        - `nodes`: what is inferred, a list over the chain, `None` where a state is given.
+        - `clamps`: what is given, a list over the chain, `None` where a state is inferred.
+
+        **Returns:**
+
+        Any PyTree of scalars.
+        """
+
+    def example(self, params: PyTree, nodes: Nodes, clamps: Clamps) -> Scalar:
+        """The energy of one example: the sum of its terms."""
+        return jax.tree.reduce(jnp.add, self.terms(params, nodes, clamps))
+
+    def layerwise(self, params: PyTree, nodes: Nodes, clamps: Clamps) -> Terms:
+        """The mean over the batch of each term."""
+        terms = jax.vmap(lambda n, c: self.terms(params, n, c))(nodes, clamps)
+        return jax.tree.map(jnp.mean, terms)
+
+    def __call__(self, params: PyTree, nodes: Nodes, clamps: Clamps) -> Scalar:
+        """The energy of a batch: the mean over its examples."""
+        return jax.tree.reduce(jnp.add, self.layerwise(params, nodes, clamps))
+
+    def __add__(self, other: "AbstractEnergy") -> "AddEnergy":
+        return AddEnergy(self, other)
+
+
+class AddEnergy(AbstractEnergy):
+    """The sum of two energies; its terms are the pair of theirs."""
+
+    first: AbstractEnergy
+    second: AbstractEnergy
+
+    def terms(self, params: Any, nodes: Nodes, clamps: Clamps) -> Terms:
+        return self.first.terms(params, nodes, clamps), self.second.terms(params, nodes, clamps)

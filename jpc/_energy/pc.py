@@ -1,0 +1,43 @@
+from collections.abc import Sequence
+
+import equinox as eqx
+
+from .._types import Clamps, Layers, Loss, Nodes, Number, Scalar
+from .base import AbstractEnergy
+from .loss import squared_error
+
+
+class PCEnergy(AbstractEnergy):
+    r"""The energy of a chain of predictions,
+
+    $$F = \sum_{\ell=1}^{L-1} \frac{p_\ell}{2} \lVert z_\ell - f_\ell(z_{\ell-1}) \rVert^2
+          + p_L \, \mathrm{loss}(z_L, f_L(z_{L-1})).$$
+
+    **Arguments:**
+
+    - `loss`: of the last state and its prediction. By default the squared error, like that
+        of every other layer.
+    - `precision`: $p_\ell$, one number for all layers or a sequence of one per layer.
+    """
+
+    loss: Loss = squared_error
+    precision: Number | Sequence[Number] = 1.0
+
+    def precisions(self, depth: int) -> Sequence[Number]:
+        """The precision of each layer of a chain of that depth."""
+        if not isinstance(self.precision, Sequence):
+            return [self.precision] * depth
+        if len(self.precision) != depth:
+            raise ValueError(
+                f"PCEnergy has {len(self.precision)} precisions, but the network has {depth} "
+                "layers: give one number, or one per layer."
+            )
+        return self.precision
+
+    def terms(self, params: Layers, nodes: Nodes, clamps: Clamps) -> list[Scalar]:
+        states = eqx.combine(nodes, clamps)
+        losses = [squared_error] * (len(params) - 1) + [self.loss]
+        chain = zip(
+            self.precisions(len(params)), losses, params, states[:-1], states[1:], strict=True
+        )
+        return [p * loss(target, layer(z)) for p, loss, layer, z, target in chain]

@@ -1,0 +1,56 @@
+from collections.abc import Iterable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree
+
+from .._types import Clamps, Nodes, Number, Scalar
+from .base import AbstractEnergy
+
+
+def _weights(params: PyTree) -> list[Array]:
+    # Weights are arrays of at least two axes, whatever kind of layer they sit in; a
+    # convolution's bias has as many, hence the name.
+    return [
+        leaf
+        for path, leaf in jax.tree.leaves_with_path(params)
+        if isinstance(leaf, jax.Array) and leaf.ndim >= 2 and ".bias" not in map(str, path)
+    ]
+
+
+def _total(scalars: Iterable[Scalar]) -> Scalar:
+    return sum(scalars, start=jnp.asarray(0.0))
+
+
+class WeightDecay(AbstractEnergy):
+    r"""$\frac{c}{2} \sum_\ell \lVert W_\ell \rVert^2$ over the weights of every layer."""
+
+    coefficient: Number
+
+    def terms(self, params: PyTree, nodes: Nodes, clamps: Clamps) -> Scalar:
+        del nodes, clamps
+        return 0.5 * self.coefficient * _total(jnp.sum(w**2) for w in _weights(params))
+
+
+class SpectralPenalty(AbstractEnergy):
+    r"""$\frac{c}{2} \sum_\ell \lVert I - W_\ell^T W_\ell \rVert^2$ over the weights of every
+    layer; those with more than two axes as matrices with their first axis as rows.
+    """
+
+    coefficient: Number
+
+    def terms(self, params: PyTree, nodes: Nodes, clamps: Clamps) -> Scalar:
+        del nodes, clamps
+        matrices = [w.reshape(w.shape[0], -1) for w in _weights(params)]
+        gaps = [jnp.eye(w.shape[1], dtype=w.dtype) - w.T @ w for w in matrices]
+        return 0.5 * self.coefficient * _total(jnp.sum(gap**2) for gap in gaps)
+
+
+class ActivityDecay(AbstractEnergy):
+    r"""$\frac{c}{2} \sum_\ell \lVert z_\ell \rVert^2$ over the states that are inferred."""
+
+    coefficient: Number
+
+    def terms(self, params: PyTree, nodes: Nodes, clamps: Clamps) -> Scalar:
+        del params, clamps
+        return 0.5 * self.coefficient * _total(jnp.sum(z**2) for z in jax.tree.leaves(nodes))

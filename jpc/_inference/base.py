@@ -1,0 +1,182 @@
+import abc
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
+
+from .._energy import AbstractEnergy
+from .._metrics import tree_norm
+from .._types import Clamps, Nodes, Terms
+
+
+class RESULTS(eqx.Enumeration):
+    """How inference ended, for each example."""
+
+    successful = ""
+    stopped_early = (
+        "Inference used up the time or the steps it was given before it reached equilibrium. "
+        "Give it more, or accept activities that are not at equilibrium."
+    )
+    max_steps_reached = (
+        "Inference took `max_steps` steps without reaching either `t1` or equilibrium. "
+        "Increase `max_steps`, loosen the tolerances, or use another solver."
+    )
+    diverged = (
+        "Inference diverged: the energy at the end is larger than at the start. "
+        "Use a smaller step size or an adaptive step size controller."
+    )
+
+
+def keep_nodes(params: PyTree, nodes: Nodes, clamps: Clamps) -> Nodes:
+    """What a [`jpc.Record`][] keeps by default."""
+    del params, clamps
+    return nodes
+
+
+class Record(eqx.Module):
+    """What to keep of the way to the answer.
+
+    **Arguments:**
+
+    - `fn`: what to keep: a function `(params, nodes, clamps) -> PyTree` of one example, such
+        as the `terms` of an energy. By default the nodes.
+    - `ts`: the times at which to keep it.
+    - `length`: keeps it at the start and at every step instead, and makes room for this many
+        steps. More steps are not taken.
+    """
+
+    fn: Callable[[PyTree, Nodes, Clamps], PyTree] = keep_nodes
+    ts: Float[Array, " times"] | None = None
+    length: int | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        if (self.ts is None) == (self.length is None):
+            raise ValueError("Record needs either ts, or length to keep every step.")
+
+
+class Trajectory(eqx.Module):
+    """What was recorded, with the time first and the batch second. An example that had
+    ended keeps its last value.
+
+    **Attributes:**
+
+    - `ts`: the times, one row for each of the examples.
+    - `values`: what [`jpc.Record`][]'s `fn` gave.
+    - `length`: the largest number of entries that any example has of its own.
+    """
+
+    ts: Float[Array, "times batch"]
+    values: PyTree
+    length: Array
+
+
+class Inferred(eqx.Module):
+    r"""The answer, whether to believe it, and how it went.
+
+    **Attributes:**
+
+    - `nodes`: the inferred states.
+    - `result`: how inference ended for each example, a member of [`jpc.RESULTS`][].
+    - `stats`: a dictionary with, for each example, the number of `steps`, of gradient
+        `evaluations`, and the relative norm of the activity gradient at the end,
+        `gradient_norm`: $\lVert \nabla_z F \rVert / \lVert z \rVert$. A flow adds its final
+        time `t1`.
+    - `trajectory`: a [`jpc.Trajectory`][], if one was asked for.
+    """
+
+    nodes: Nodes
+    result: RESULTS
+    stats: dict[str, Array]
+    trajectory: Trajectory | None = None
+
+
+class AbstractInference(eqx.Module):
+    """How to descend an energy in the nodes."""
+
+    @abc.abstractmethod
+    def __call__(
+        self,
+        energy: AbstractEnergy,
+        params: PyTree,
+        nodes: Nodes,
+        clamps: Clamps,
+        *,
+        record: Record | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> Inferred:
+        """**Arguments:**
+
+        - `energy`: the energy to descend.
+        - `params`: what it takes as its parameters.
+        - `nodes`: where to start, with a batch axis.
+        - `clamps`: what is given, with a batch axis.
+        - `record`: what to keep on the way.
+        - `key`: randomness, for the methods that need it.
+
+        **Returns:**
+
+        An [`jpc.Inferred`][].
+        """
+
+
+def examples(
+    energy: AbstractEnergy, params: PyTree, nodes: Nodes, clamps: Clamps
+) -> Float[Array, " batch"]:
+    """The energy of each example of a batch."""
+    return jax.vmap(lambda n, c: energy.example(params, n, c))(nodes, clamps)
+
+
+def gradient_norm(
+    energy: AbstractEnergy, params: PyTree, nodes: Nodes, clamps: Clamps
+) -> Float[Array, " batch"]:
+    """The norm of each example's activity gradient, relative to that of its activities."""
+
+    def ratio(nodes: Nodes, clamps: Clamps) -> Terms:
+        grads = jax.grad(energy.example, argnums=1)(params, nodes, clamps)
+        size = tree_norm(nodes)
+        norm = tree_norm(grads)
+        return jnp.where(norm > 0, norm / jnp.where(size > 0, size, 1), 0)
+
+    return jax.vmap(ratio)(nodes, clamps)
+
+
+def conclude(
+    nodes: Nodes,
+    result: RESULTS,
+    before: Float[Array, " batch"],
+    after: Float[Array, " batch"],
+    *,
+    throw: bool,
+) -> tuple[Nodes, RESULTS]:
+    """Marks the examples whose energy grew, or is no number, as diverged; if asked to, turns
+    what went wrong into an exception.
+    """
+
+    def one(nodes, result, before, after):
+        slack = jnp.sqrt(jnp.finfo(after.dtype).eps) * (1 + jnp.abs(before))
+        result = RESULTS.where(after <= before + slack, result, RESULTS.diverged)
+        failed = (result == RESULTS.diverged) | (result == RESULTS.max_steps_reached)
+        return result.error_if(nodes, failed) if throw else nodes, result
+
+    if throw:
+        nodes = raise_if_not_finite({f"z_{i}": z for i, z in enumerate(nodes)}, nodes)
+    return jax.vmap(one)(nodes, result, before, after)
+
+
+def raise_if_not_finite(named: dict[str, PyTree], token: PyTree) -> PyTree:
+    """Returns `token`, or raises a run-time error that names the first tree with a NaN or an
+    infinity in it.
+    """
+    bad = jnp.array([~_all_finite(tree) for tree in named.values()])
+    messages = [f"{name} is not finite (NaN or infinity). {_REMEDY}" for name in named]
+    return eqx.branched_error_if(token, jnp.any(bad), jnp.argmax(bad), messages)
+
+
+def _all_finite(tree: PyTree) -> Bool[Array, ""]:
+    arrays = jax.tree.leaves(eqx.filter(tree, eqx.is_inexact_array))
+    return jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in arrays]))
+
+
+_REMEDY = "Check the data, or use smaller weights, a smaller step size, a smaller learning rate."

@@ -1,0 +1,189 @@
+import functools as ft
+from collections.abc import Callable
+from typing import Any, Literal, cast
+
+import diffrax as dfx
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optimistix as optx
+from jaxtyping import Array, PRNGKeyArray, PyTree
+
+from .._energy import AbstractEnergy
+from .._types import Clamps, Nodes, Number, Scalar
+from .base import (
+    RESULTS,
+    AbstractInference,
+    Inferred,
+    Record,
+    Trajectory,
+    conclude,
+    examples,
+    gradient_norm,
+)
+
+# Around a steady state an adaptive explicit solver hops: its step size stays at the limit of
+# stability, where the vector field is about 1.7 times the controller's tolerance.
+_HOPPING = 2.0
+
+
+class GradientFlow(AbstractInference):
+    r"""Integrates the gradient flow of an energy,
+
+    $$\dot z = -\nabla_z F(\theta, z),$$
+
+    until a steady state, or the time `t1`.
+
+    **Arguments:**
+
+    - `solver`: any Diffrax ODE solver.
+    - `t1`: when to stop at the latest.
+    - `dt0`: the (first) step size. An adaptive controller finds its own if it is `None`.
+    - `controller`: any Diffrax step size controller.
+    - `rtol`, `atol`: an example is at a steady state when the root mean square of its
+        activity gradient is below `atol + rtol * rms(activities)`. By default twice the
+        controller's tolerances, which is about as close as an adaptive explicit solver
+        settles; 10 machine epsilons for a controller that has none.
+    - `max_steps`: an error, or a `result`, when more steps are needed.
+    - `reduction`: `"sum"` (default): each example follows its own gradient, with its own step
+        sizes and its own end, so the answer does not depend on the rest of the batch.
+        `"mean"`: the whole batch is one system that follows the gradient of its mean energy,
+        which is slower by the size of the batch. Published experiments did that.
+    - `throw`: whether divergence and `max_steps` raise an error.
+    - `progress_meter`: a Diffrax progress meter.
+    """
+
+    solver: dfx.AbstractSolver = dfx.Heun()
+    t1: Number = 20.0
+    dt0: Number | None = None
+    controller: dfx.AbstractStepSizeController = dfx.PIDController(rtol=1e-3, atol=1e-3)
+    rtol: Number | None = None
+    atol: Number | None = None
+    max_steps: int = eqx.field(static=True, default=100_000)
+    reduction: Literal["sum", "mean"] = eqx.field(static=True, default="sum")
+    throw: bool = eqx.field(static=True, default=True)
+    progress_meter: dfx.AbstractProgressMeter = dfx.NoProgressMeter()
+
+    def __check_init__(self):
+        if self.reduction not in ("sum", "mean"):
+            raise ValueError(f"Unknown reduction {self.reduction!r}: choose 'sum' or 'mean'.")
+        if self.max_steps < 1:
+            raise ValueError(f"max_steps must be at least 1, got {self.max_steps}.")
+        adaptive = isinstance(self.controller, dfx.AbstractAdaptiveStepSizeController)
+        if self.dt0 is None and not adaptive:
+            raise ValueError(
+                f"{type(self.controller).__name__} needs a step size: give dt, or use "
+                "diffrax.PIDController."
+            )
+        if isinstance(self.solver, dfx.Euler) and adaptive:
+            raise ValueError(
+                "Euler has no error estimate to adapt a step size with: give "
+                "stepsize_controller=diffrax.ConstantStepSize() and dt, or use diffrax.Heun()."
+            )
+
+    def __call__(
+        self,
+        energy: AbstractEnergy,
+        params: PyTree,
+        nodes: Nodes,
+        clamps: Clamps,
+        *,
+        record: Record | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> Inferred:
+        del key
+        integrate = self._apart if self.reduction == "sum" else self._together
+        end, result, stats, trajectory = integrate(energy, params, nodes, clamps, record)
+        before, after = (examples(energy, params, z, clamps) for z in (nodes, end))
+        end, result = conclude(end, result, before, after, throw=self.throw)
+        stats["gradient_norm"] = gradient_norm(energy, params, end, clamps)
+        return Inferred(end, result, stats, trajectory)
+
+    def _apart(self, energy, params, nodes, clamps, record):
+        def one(nodes, clamps):
+            potential = lambda z: energy.example(params, z, clamps)
+            keep = record and (lambda z: record.fn(params, z, clamps))
+            return self._solve(potential, nodes, record, keep, rate=1.0)
+
+        end, result, stats, way = jax.vmap(one)(nodes, clamps)
+        if way is None:
+            return end, result, stats, None
+        *way, length = way
+        ts, values = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), way)
+        return end, result, stats, Trajectory(ts, values, jnp.max(length))
+
+    def _together(self, energy, params, nodes, clamps, record):
+        batch = jax.tree.leaves(nodes)[0].shape[0]
+        potential = lambda z: energy(params, z, clamps)
+        keep = record and (lambda z: jax.vmap(ft.partial(record.fn, params))(z, clamps))
+        end, *ended, way = self._solve(potential, nodes, record, keep, rate=1 / batch)
+        result, stats = jax.tree.map(lambda x: jnp.broadcast_to(x, (batch,)), ended)
+        if way is None:
+            return end, result, stats, None
+        ts, values, length = way
+        ts = jnp.broadcast_to(ts[:, None], (*ts.shape, batch))
+        return end, result, stats, Trajectory(ts, values, length)
+
+    def _solve(self, potential: Callable[[Nodes], Scalar], nodes, record, keep, rate):
+        """The flow of one system, whose gradient is `rate` times that of an example."""
+        max_steps = self.max_steps
+        subs = [dfx.SubSaveAt(t1=True)]
+        if record is not None:
+            steps = record.ts is None
+            max_steps = min(max_steps, record.length) if steps else max_steps
+            fn = lambda t, z, args: keep(z)
+            subs.append(dfx.SubSaveAt(t0=steps, steps=steps, ts=record.ts, fn=fn))
+        rtol, atol = self._tolerances(jnp.result_type(*jax.tree.leaves(nodes)))
+        solution = dfx.diffeqsolve(
+            dfx.ODETerm(lambda t, z, args: jax.tree.map(jnp.negative, jax.grad(potential)(z))),
+            self.solver,
+            t0=0.0,
+            t1=self.t1,
+            dt0=self.dt0,
+            y0=nodes,
+            saveat=dfx.SaveAt(subs=subs),
+            stepsize_controller=self.controller,
+            event=dfx.Event(dfx.steady_state_event(rate * rtol, rate * atol, optx.rms_norm)),
+            max_steps=max_steps,
+            throw=False,
+            progress_meter=self.progress_meter,
+        )
+        (t1, *ts), (end, *ways) = cast(Any, (solution.ts, solution.ys))
+        steps = solution.stats["num_steps"]
+        stats = {"steps": steps, "evaluations": steps * self._cost(), "t1": t1[0]}
+        way = _without_padding(ts[0], ways[0]) if ways else None
+        end = jax.tree.map(lambda z: z[0], end)
+        return end, _translate(solution.result), stats, way
+
+    def _tolerances(self, dtype) -> tuple[Number, Number]:
+        if isinstance(self.controller, dfx.AbstractAdaptiveStepSizeController):
+            controller: Any = self.controller
+            rtol, atol = _HOPPING * controller.rtol, _HOPPING * controller.atol
+        else:
+            rtol = atol = 10 * float(jnp.finfo(dtype).eps)
+        return (
+            rtol if self.rtol is None else self.rtol,
+            atol if self.atol is None else self.atol,
+        )
+
+    def _cost(self) -> int:
+        """Gradients per step: the stages, and one for the steady state test."""
+        if not isinstance(self.solver, dfx.AbstractERK):
+            return 2
+        tableau: Any = self.solver.tableau
+        return tableau.num_stages - tableau.fsal + 1
+
+
+def _without_padding(ts: Array, values: PyTree) -> tuple[Array, PyTree, Array]:
+    # Diffrax pads with infinities what it did not reach; keep the last value instead.
+    length = jnp.sum(jnp.isfinite(ts))
+    index = jnp.minimum(jnp.arange(ts.shape[0]), length - 1)
+    ts, values = jax.tree.map(lambda x: x[index], (ts, values))
+    return ts, values, length
+
+
+def _translate(result: dfx.RESULTS) -> RESULTS:
+    ended = RESULTS.where(
+        result == dfx.RESULTS.successful, RESULTS.stopped_early, RESULTS.max_steps_reached
+    )
+    return RESULTS.where(result == dfx.RESULTS.event_occurred, RESULTS.successful, ended)

@@ -1,0 +1,45 @@
+from collections.abc import Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from ._energy import cross_entropy, squared_error
+from ._types import Scalar
+
+
+def mse_loss(preds: Array, labels: Array) -> Scalar:
+    """Half of the squared error, summed over units and averaged over the batch."""
+    return jnp.mean(jax.vmap(squared_error)(labels, preds))
+
+
+def cross_entropy_loss(logits: Array, labels: Array) -> Scalar:
+    """The cross-entropy of one-hot labels, averaged over the batch."""
+    return jnp.mean(jax.vmap(cross_entropy)(labels, logits))
+
+
+def compute_accuracy(truths: Array, preds: Array) -> Scalar:
+    """How many predictions have their largest entry where the truth has, in percent."""
+    return 100.0 * jnp.mean(jnp.argmax(truths, axis=-1) == jnp.argmax(preds, axis=-1))
+
+
+def compute_activity_norms(activities: Sequence[Array]) -> Float[Array, " layers"]:
+    """The mean over the batch of the Euclidean norm of each layer's activities."""
+    norm = lambda z: jnp.mean(jax.vmap(tree_norm)(z))
+    return jnp.stack([norm(z) for z in activities])
+
+
+def compute_param_norms(params: tuple[PyTree, PyTree]) -> tuple[Array, Array | None]:
+    """The Euclidean norm of all parameters of each layer, of a model and of its skip
+    connections (`None` if there are none). Works on gradients too.
+    """
+    model, skip_model = params
+    norms = lambda layers: jnp.stack([tree_norm(layer) for layer in layers])
+    return norms(model), None if skip_model is None else norms(skip_model)
+
+
+def tree_norm(tree: PyTree) -> Scalar:
+    """The Euclidean norm of all floating-point numbers in a tree."""
+    arrays = jax.tree.leaves(eqx.filter(tree, eqx.is_inexact_array))
+    return jnp.sqrt(sum((jnp.sum(x**2) for x in arrays), start=jnp.asarray(0.0)))

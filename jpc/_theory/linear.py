@@ -1,0 +1,287 @@
+r"""Deep linear networks, whose inference has a closed form.
+
+Seen from the input, the states of a linear network are a Gaussian chain: before the output is
+known, $z_\ell$ has a mean $m_\ell$ and a covariance $P_\ell$, which go from layer to layer as in
+a Kalman filter. At the last layer $P_L$ is the rescaling $S$ of the equilibrium energy. Matrices
+are taken as the Jacobians of the layers, so that scalings, skip connections and any kind of
+linear layer are included.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Unpack
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, ArrayLike, Float, PyTree
+
+from .._clamp import clamp
+from .._energy import SpectralPenalty, WeightDecay
+from .._functional import descend, with_prediction
+from .._layer import Layer, ParamType, make_skip_model
+from .._options import Options, Params, Setup, data, network, number, setup
+from .._types import Layers, Number, Scalar
+
+Matrix = Float[Array, "_ _"]
+
+
+class _Linear(eqx.Module):
+    """What the options say of a linear network."""
+
+    setup: Setup
+    precision: Array
+    decay: Array
+    penalties: tuple[WeightDecay, SpectralPenalty]
+
+
+def _linear(model: Layers, options: Options) -> _Linear:
+    if "energy" in options or options.get("loss_id", options.get("loss", "mse")) != "mse":
+        raise ValueError(
+            "The closed form is that of squared errors: leave out energy and loss_id."
+        )
+    amount = lambda name: number(name, options.get(name, 0.0), least=0.0)
+    return _Linear(
+        setup(model, options),
+        number("output_energy_scaling", options.get("output_energy_scaling", 1.0), above=0.0),
+        amount("activity_decay"),
+        (WeightDecay(amount("weight_decay")), SpectralPenalty(amount("spectral_penalty"))),
+    )
+
+
+def _matrices(linear: _Linear, params: Params, x: Array) -> tuple[list[Layer], list[Matrix]]:
+    layers, states = network(linear.setup, params, x)
+    if any(len(state.shape) != 1 for state in states):
+        raise ValueError("The closed form needs layers from vectors to vectors.")
+    zeros = [jnp.zeros(state.shape, x.dtype) for state in states[:-1]]
+    matrices = [jax.jacfwd(layer)(zero) for layer, zero in zip(layers, zeros, strict=True)]
+    return layers, _refuse_nonlinear(layers, matrices)
+
+
+def _refuse_nonlinear(layers: list[Layer], matrices: list[Matrix]) -> list[Matrix]:
+    def gap(layer, w):
+        z = jnp.cos(jnp.arange(w.shape[1], dtype=w.dtype))
+        change = layer(z) - layer(jnp.zeros_like(z))
+        return jnp.max(jnp.abs(change - w @ z)) > 1e-3 * (1 + jnp.max(jnp.abs(change)))
+
+    bad = jnp.array([gap(layer, w) for layer, w in zip(layers, matrices, strict=True)])
+    messages = [
+        f"Layer {i} is not linear, so there is no closed form: use act_fn='linear'."
+        for i in range(1, len(layers) + 1)
+    ]
+    return eqx.branched_error_if(matrices, jnp.any(bad), jnp.argmax(bad), messages)
+
+
+def _closed_form(linear: _Linear, params: Params, x: Array, y: Array) -> tuple[Scalar, Matrix]:
+    """The equilibrium energy and the rescaling, by the recursion of the module's docstring."""
+    layers, matrices = _matrices(linear, params, x)
+    eye = lambda n: jnp.eye(n, dtype=matrices[0].dtype)
+    energy = sum(penalty.terms(params, [], []) for penalty in linear.penalties)
+    mean, cov = jax.vmap(layers[0])(x), eye(matrices[0].shape[0])
+    for layer, w in zip(layers[1:], matrices[1:], strict=True):
+        # The decay of this state is an observation of zero with precision c.
+        shrink = jnp.linalg.inv(eye(len(cov)) + linear.decay * cov)
+        energy += 0.5 * linear.decay * _mean_form(shrink, mean)
+        mean, cov = jax.vmap(layer)(mean @ shrink.T), w @ (shrink @ cov) @ w.T
+        cov += eye(len(cov)) / (linear.precision if layer is layers[-1] else 1.0)
+    return energy + 0.5 * _mean_form(jnp.linalg.inv(cov), y - mean), cov
+
+
+def _mean_form(matrix: Matrix, vectors: Array) -> Scalar:
+    return jnp.mean(jnp.einsum("bi,ij,bj->b", vectors, matrix, vectors))
+
+
+_jitted_closed_form = eqx.filter_jit(_closed_form)
+
+
+def linear_equilib_energy(
+    params: Params,
+    x: ArrayLike,
+    y: ArrayLike,
+    *,
+    return_rescaling: bool = False,
+    **options: Unpack[Options],
+) -> Scalar | tuple[Scalar, Matrix]:
+    r"""The energy of a deep linear network at the equilibrium of inference,
+
+    $$F^* = \frac{1}{2N} \sum_{i=1}^N r_i^T S^{-1} r_i, \qquad
+      r_i = y_i - W_{L:1} x_i, \qquad S = I + \sum_{\ell=2}^L W_{L:\ell} W_{L:\ell}^T.$$
+
+    **Arguments:**
+
+    - `params`: the pair of a model and its skip connections, `(model, None)` without.
+    - `x`, `y`: batches of inputs and outputs.
+    - `return_rescaling`: whether to return $S$ too.
+    - `options`: see [`jpc.Options`][]. An output precision $p$ makes the first term of $S$
+        $I/p$. Activity decay is included.
+
+    **Returns:**
+
+    A scalar, or a pair of it and $S$.
+    """
+    energy, rescaling = _jitted_closed_form(
+        _linear(params[0], options), params, data("x", x), data("y", y)
+    )
+    return (energy, rescaling) if return_rescaling else energy
+
+
+def compute_linear_equilib_rescaling(
+    params: Params, x: ArrayLike, **options: Unpack[Options]
+) -> Matrix:
+    """The rescaling $S$ of [`jpc.linear_equilib_energy`][]."""
+    return _rescaling(_linear(params[0], options), params, data("x", x))
+
+
+@eqx.filter_jit
+def _rescaling(linear: _Linear, params: Params, x: Array) -> Matrix:
+    _, states = network(linear.setup, params, x)
+    y = jnp.zeros((len(x), *states[-1].shape), x.dtype)
+    return _closed_form(linear, params, x, y)[1]
+
+
+def compute_linear_equilib_energy_grads(
+    params: Params, x: ArrayLike, y: ArrayLike, **options: Unpack[Options]
+) -> Params:
+    """The gradient of [`jpc.linear_equilib_energy`][] in the parameters: what learning with
+    perfect inference follows. Gradients like `params`.
+    """
+    return _grads(_linear(params[0], options), params, data("x", x), data("y", y))
+
+
+@eqx.filter_jit
+def _grads(linear: _Linear, params: Params, x: Array, y: Array) -> Params:
+    return eqx.filter_grad(lambda params: _closed_form(linear, params, x, y)[0])(params)
+
+
+def update_linear_equilib_energy_params(
+    params: Params,
+    optim: optax.GradientTransformation,
+    opt_state: PyTree,
+    x: ArrayLike,
+    y: ArrayLike,
+    **options: Unpack[Options],
+) -> dict[str, Any]:
+    """One step of an Optax optimiser on [`jpc.linear_equilib_energy`][].
+
+    **Arguments:** those of [`jpc.linear_equilib_energy`][] and [`jpc.update_params`][].
+
+    **Returns:**
+
+    The dictionary of [`jpc.update_params`][].
+    """
+    args = (_linear(params[0], options), params, optim, opt_state, data("x", x), data("y", y))
+    (model, skip_model), opt_state, grads = _update(*args)
+    return dict(model=model, skip_model=skip_model, grads=grads, optim=optim, opt_state=opt_state)
+
+
+@eqx.filter_jit
+def _update(linear, params, optim, opt_state, x, y):
+    energy = lambda params, x, y: _closed_form(linear, params, x, y)[0]
+    return descend(energy, params, x, y, optim, opt_state)
+
+
+def compute_linear_activity_hessian(
+    Ws: Sequence[ArrayLike],
+    *,
+    use_skips: bool = False,
+    param_type: ParamType = "sp",
+    activity_decay: Number | bool = False,
+    diag: bool = True,
+    off_diag: bool = True,
+    gamma: Number = 1.0,
+    output_energy_scaling: Number = 1.0,
+) -> Matrix:
+    r"""The Hessian of one example's energy in the activities $z_1 \dots z_{L-1}$ of a deep
+    linear network, in blocks
+
+    $$H_{\ell\ell} = (1 + c) I + p_{\ell+1} W_{\ell+1}^T W_{\ell+1}, \qquad
+      H_{\ell+1,\ell} = -W_{\ell+1}.$$
+
+    **Arguments:**
+
+    - `Ws`: the weight matrices $W_1 \dots W_L$.
+    - `use_skips`, `param_type`, `gamma`: the skip connections and scalings of the layers.
+    - `activity_decay`: $c$, a coefficient (`True` is 1).
+    - `diag`, `off_diag`: whether to keep the diagonal blocks, and the others.
+    - `output_energy_scaling`: $p_L$; all other precisions are 1.
+
+    **Returns:**
+
+    A symmetric matrix, its blocks in chain order.
+    """
+    Ws = [jnp.asarray(W) for W in Ws]
+    for i, W in enumerate(Ws):
+        if W.ndim != 2 or (i and W.shape[1] != Ws[i - 1].shape[0]):
+            raise ValueError(
+                f"Ws[{i}] has shape {W.shape}: the matrices must chain, each as wide as the one "
+                "before it is high."
+            )
+    if len(Ws) < 2:
+        raise ValueError("A network of one layer has no activities to infer.")
+    model = [jax.tree_util.Partial(jnp.matmul, W) for W in Ws]
+    options = Options(
+        param_type=param_type,
+        gamma=gamma,
+        activity_decay=activity_decay,
+        output_energy_scaling=output_energy_scaling,
+    )
+    params = (model, make_skip_model(len(model)) if use_skips else None)
+    x = jnp.zeros((1, Ws[0].shape[1]), Ws[0].dtype)
+    return _hessian(_linear(model, options), params, x, diag, off_diag)
+
+
+@eqx.filter_jit
+def _hessian(linear, params, x, diag=True, off_diag=True) -> Matrix:
+    _, (_, *matrices) = _matrices(linear, params, x)
+    precisions = [1.0] * (len(matrices) - 1) + [linear.precision]
+
+    def block(i, j):
+        w = matrices[min(i, j)]
+        if i == j and diag:
+            eye = jnp.eye(w.shape[1], dtype=w.dtype)
+            return (1.0 + linear.decay) * eye + precisions[i] * w.T @ w
+        if abs(i - j) == 1 and off_diag:
+            return -w if i > j else -w.T
+        return jnp.zeros((matrices[i].shape[1], matrices[j].shape[1]), w.dtype)
+
+    return jnp.block([[block(i, j) for j in range(len(matrices))] for i in range(len(matrices))])
+
+
+def compute_linear_activity_solution(
+    model: Layers,
+    x: ArrayLike,
+    y: ArrayLike,
+    *,
+    use_skips: bool = False,
+    **options: Unpack[Options],
+) -> list[Array]:
+    r"""The activities of a deep linear network at the equilibrium of inference,
+    $z^* = -H^{-1} \nabla_z F(0)$.
+
+    **Arguments:**
+
+    - `model`: linear layers.
+    - `x`, `y`: batches of inputs and outputs.
+    - `use_skips`: whether there are one-layer skip connections.
+    - `options`: see [`jpc.Options`][].
+
+    **Returns:**
+
+    Activities $z_1 \dots z_L$ as [`jpc.solve_inference`][] returns them: the last one is the
+    prediction of the output.
+    """
+    params = (model, make_skip_model(len(model)) if use_skips else None)
+    return _solution(_linear(model, options), params, data("x", x), data("y", y))
+
+
+@eqx.filter_jit
+def _solution(linear: _Linear, params: Params, x: Array, y: Array) -> list[Array]:
+    layers, states = network(linear.setup, params, x)
+    zeros = [jnp.zeros((len(x), *z.shape), x.dtype) for z in states[1:-1]]
+    nodes, clamps = clamp(zeros, y, x)
+    energy = lambda nodes: len(x) * linear.setup.energy(layers, nodes, clamps)
+    grads = jnp.concatenate(jax.tree.leaves(jax.grad(energy)(nodes)), axis=1)
+    flat = -jnp.linalg.solve(_hessian(linear, params, x), grads.T).T
+    _, unravel = ravel_pytree(jax.tree.map(lambda z: z[0], nodes))
+    return with_prediction(layers, jax.vmap(unravel)(flat))

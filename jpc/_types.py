@@ -1,0 +1,20 @@
+"""The words of the library.
+
+A network of L layers is a chain of states z_0 ... z_L. `Nodes` and `Clamps` are both
+lists over that chain, with `None` wherever the other one holds a value: the nodes are
+inferred, the clamps are given. `eqx.combine(nodes, clamps)` is the whole chain.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from jaxtyping import Array, Float, PyTree
+
+Scalar: TypeAlias = Float[Array, ""]
+Layers: TypeAlias = Sequence[Callable]
+Nodes: TypeAlias = list[PyTree[Array]]
+Clamps: TypeAlias = list[PyTree[Array]]
+Number: TypeAlias = float | int | Float[Array, ""]
+# Of a target and a prediction, for one example.
+Loss: TypeAlias = Callable[[Array, Array], Scalar]
+Terms: TypeAlias = PyTree[Scalar]
