@@ -55,7 +55,7 @@ from ._metrics import (
     cross_entropy_loss as cross_entropy_loss,
     mse_loss as mse_loss,
 )
-from ._options import Options as Options
+from ._options import FlowOptions as FlowOptions, Options as Options
 from ._step import make_hpc_step as make_hpc_step, make_pc_step as make_pc_step
 from ._theory import (
     compute_linear_activity_hessian as compute_linear_activity_hessian,

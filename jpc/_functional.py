@@ -5,7 +5,6 @@ answers it; there is no mathematics here.
 from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
-import diffrax as dfx
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -14,53 +13,35 @@ from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, PyTree
 
 from ._energy import AmortisedEnergy
-from ._inference import (
-    AbstractInference,
-    GradientFlow,
-    Record,
-    raise_if_not_finite,
-)
+from ._inference import GradientFlow, Record, raise_if_not_finite
 from ._learn import learn
 from ._options import (
+    FlowOptions,
     Options,
     Params,
     Posed,
     Setup,
     check_model,
-    check_params,
-    choice,
     data,
-    floats_to_arrays,
     network,
     number,
     optional_data,
     pose,
     setup,
 )
-from ._types import Clamps, Layers, Nodes, Number, Scalar
+from ._types import Clamps, Layers, Nodes, Scalar
 
-HEUN = dfx.Heun()
-PID = dfx.PIDController(rtol=1e-3, atol=1e-3)
-
-
-# --- the door ---
+Activities = Sequence[ArrayLike]
 
 
 def call(
-    fn: Callable,
-    params: Params,
-    activities: Sequence[ArrayLike] | None,
-    output: ArrayLike,
-    input: ArrayLike | None,
-    options: Options,
-    *args: Any,
+    fn: Callable, setup: Setup, params: Params, activities: Any, output: Any, input: Any, *args
 ) -> Any:
     """Calls `fn(setup, params, posed, *args)`, jitted, on the problem that is posed."""
-    check_params(params)
     if activities is not None:
         activities = [data(f"activities[{i}]", z) for i, z in enumerate(activities)]
     output, input = data("output", output), optional_data("input", input)
-    return _jitted(fn, setup(params[0], options), params, activities, output, input, *args)
+    return _jitted(fn, setup, params, activities, output, input, *args)
 
 
 @eqx.filter_jit
@@ -75,18 +56,15 @@ def with_prediction(layers: Layers, nodes: Nodes) -> list[Array]:
     return [*jax.tree.leaves(nodes), jax.vmap(layers[-1])(nodes[-2])]
 
 
-# --- energies and gradients ---
-
-
 def pc_energy_fn(
     params: Params,
-    activities: Sequence[ArrayLike],
+    activities: Activities,
     y: ArrayLike,
     *,
     x: ArrayLike | None = None,
     record_layers: bool = False,
     **options: Unpack[Options],
-) -> Scalar | Array:
+) -> Array:
     r"""The energy of a predictive coding network,
 
     $$F = \frac{1}{N} \sum_{i=1}^N \sum_{\ell=1}^L
@@ -107,18 +85,20 @@ def pc_energy_fn(
 
     A scalar, or an array of the `L` layers' energies in chain order.
     """
-    return call(_energy, params, activities, y, x, options, record_layers)
+    return call(_energy, setup(params, options), params, activities, y, x, record_layers)
 
 
 def _energy(setup: Setup, params: Params, posed: Posed, record_layers: bool) -> Array:
-    if record_layers:
-        return jnp.stack(jax.tree.leaves(setup.chain.layerwise(*posed)))
-    return setup.energy(*posed)
+    return layer_energies(setup, posed) if record_layers else setup.energy(*posed)
+
+
+def layer_energies(setup: Setup, posed: Posed) -> Array:
+    return jnp.stack(jax.tree.leaves(setup.chain.layerwise(*posed)))
 
 
 def compute_pc_activity_grad(
     params: Params,
-    activities: Sequence[ArrayLike],
+    activities: Activities,
     y: ArrayLike,
     *,
     x: ArrayLike | None = None,
@@ -134,18 +114,17 @@ def compute_pc_activity_grad(
     The energy, and gradients like the activities. The gradient in the last activity, the
     prediction of the output, is zero.
     """
-    return call(_activity_grad, params, activities, y, x, options)
+    return call(_activity_grad, setup(params, options), params, activities, y, x)
 
 
 def _activity_grad(setup: Setup, params: Params, posed: Posed) -> tuple[Scalar, list[Array]]:
     energy, grads = jax.value_and_grad(setup.energy, argnums=1)(*posed)
     output = posed.clamps[-1]
-    grads = [*jax.tree.leaves(grads), jnp.zeros_like(output)]
     scale = len(output) if setup.reduction == "sum" else 1
-    return energy, [scale * g for g in grads]
+    return energy, [*(scale * g for g in jax.tree.leaves(grads)), jnp.zeros_like(output)]
 
 
-def neg_pc_activity_grad(t: Any, activities: Sequence[Array], args: tuple) -> list[Array]:
+def neg_pc_activity_grad(t: Any, activities: Activities, args: tuple) -> list[Array]:
     """The vector field of the inference flow, for use with Diffrax directly:
     `diffrax.ODETerm(jpc.neg_pc_activity_grad)`.
 
@@ -160,7 +139,6 @@ def neg_pc_activity_grad(t: Any, activities: Sequence[Array], args: tuple) -> li
 
     The negative gradient of the energy in the activities.
     """
-    del t
     params, y, x, *rest = args
     _, grads = compute_pc_activity_grad(params, activities, y, x=x, **dict(*rest))
     return jax.tree.map(jnp.negative, grads)
@@ -168,7 +146,7 @@ def neg_pc_activity_grad(t: Any, activities: Sequence[Array], args: tuple) -> li
 
 def compute_pc_param_grads(
     params: Params,
-    activities: Sequence[ArrayLike],
+    activities: Activities,
     y: ArrayLike,
     *,
     x: ArrayLike | None = None,
@@ -182,7 +160,7 @@ def compute_pc_param_grads(
 
     Gradients like `params`, with `None` for what is not an array.
     """
-    return call(_param_grads, params, activities, y, x, options)
+    return call(_param_grads, setup(params, options), params, activities, y, x)
 
 
 def _param_grads(setup: Setup, params: Params, posed: Posed) -> Params:
@@ -199,23 +177,15 @@ def of_params(setup: Setup) -> Callable[[Params, Nodes, Clamps], Scalar]:
     return energy
 
 
-# --- inference ---
-
-
 def solve_inference(
     params: Params,
-    activities: Sequence[ArrayLike],
+    activities: Activities,
     output: ArrayLike,
     input: ArrayLike | None = None,
     *,
-    solver: dfx.AbstractSolver = HEUN,
-    max_t1: Number = 20,
-    dt: Number | None = None,
-    stepsize_controller: dfx.AbstractStepSizeController = PID,
     record_iters: bool = False,
     record_every: float | None = None,
-    inference: AbstractInference | None = None,
-    **options: Unpack[Options],
+    **options: Unpack[FlowOptions],
 ) -> list[Array]:
     r"""Inference: integrates the gradient flow of the energy in the activities,
     $\dot z_\ell = -\partial F / \partial z_\ell$.
@@ -224,77 +194,33 @@ def solve_inference(
 
     - `params`, `activities`: as in [`jpc.pc_energy_fn`][]; the activities are the start.
     - `output`, `input`: batches of what $z_L$ and, if it is given, $z_0$ are clamped to.
-    - `solver`, `max_t1`, `dt`, `stepsize_controller`: see [`jpc.GradientFlow`][].
     - `record_iters`: whether to return the start and every step.
     - `record_every`: returns the activities at multiples of this time instead.
-    - `inference`: any [`jpc.AbstractInference`][], instead of the solver and its options.
-    - `options`: see [`jpc.Options`][].
+    - `options`: see [`jpc.FlowOptions`][]; `max_t1` is 20 by default.
 
     **Returns:**
 
     Activities like those given, at the end of inference: they go straight into
     [`jpc.update_params`][]. When recorded they have a leading axis of time.
     """
-    flow = (solver, max_t1, dt, stepsize_controller)
-    inference = choose_inference(inference, options, *flow, default_t1=20)
-    problem = (params, activities, output, input, options)
-    record = choose_record(inference, problem, record_iters, record_every)
-    ends, way, length = call(_solve, *problem, inference, record)
+    problem = (setup(params, options, max_t1=20.0), params, activities, output, input)
+    record = choose_record(problem, record_iters, record_every)
+    ends, way, length = call(solve, *problem, record)
     return ends if record is None else [z[: int(length)] for z in way]
 
 
-def _solve(setup, params, posed, inference, record):
-    inferred = inference(setup.energy, *posed, record=record)
-    ends = with_prediction(posed.layers, inferred.nodes)
-    if record is None:
+def solve(setup, params, posed, record):
+    inferred = setup.inference(setup.energy, *posed, record=record)
+    ends, way = with_prediction(posed.layers, inferred.nodes), inferred.trajectory
+    if way is None:
         return ends, None, None
-    way = inferred.trajectory
-    return ends, with_predictions(posed.layers, way.values), way.length
+    return ends, jax.vmap(lambda z: with_prediction(posed.layers, z))(way.values), way.length
 
 
-def with_predictions(layers: Layers, nodes: Nodes) -> list[Array]:
-    """The free states, then the prediction of the output, all with an axis of time first."""
-    return jax.vmap(lambda z: with_prediction(layers, z))(nodes)
-
-
-def choose_inference(
-    inference: AbstractInference | None,
-    options: Options,
-    solver: dfx.AbstractSolver,
-    max_t1: Number,
-    dt: Number | None,
-    controller: dfx.AbstractStepSizeController,
-    *,
-    default_t1: Number,
-) -> AbstractInference:
-    """The method of inference that was asked for, its numbers as arrays."""
-    if inference is None:
-        t1 = number("max_t1", max_t1, above=0.0)
-        dt0 = None if dt is None else number("dt", dt, above=0.0)
-        reduction = choice("reduction", options.get("reduction", "sum"), ("sum", "mean"))
-        return floats_to_arrays(GradientFlow(solver, t1, dt0, controller, reduction=reduction))
-    if not isinstance(inference, AbstractInference):
-        raise TypeError(
-            "inference must be a jpc.AbstractInference such as jpc.GradientFlow(), got "
-            f"{inference!r}."
-        )
-    given = (solver, max_t1, dt, controller) != (HEUN, default_t1, None, PID)
-    if given or "reduction" in options:
-        raise ValueError(
-            "Give either inference, or a solver and its options (max_t1, dt, "
-            "stepsize_controller, reduction): not both."
-        )
-    return floats_to_arrays(inference)
-
-
-def choose_record(
-    inference: AbstractInference,
-    problem: tuple,
-    record: bool,
-    every: float | None,
-) -> Record | None:
-    """What to record: a grid of times, or every step, with room for as many as there are."""
+def choose_record(problem: tuple, record: bool, every: float | None) -> Record | None:
+    """A record of a grid of times, or of every step with room for as many as there are."""
     if every is not None:
+        inference = problem[0].inference
         if not isinstance(inference, GradientFlow):
             raise ValueError("record_every is a time, and only jpc.GradientFlow has one.")
         steps = inference.t1 / number("record_every", every, above=0.0)
@@ -306,20 +232,17 @@ def choose_record(
             "Under jit the number of steps is not known in advance, so recording every step "
             "would have to make room for all that are allowed: give record_every."
         )
-    steps = int(call(_count_steps, *problem, inference))
+    steps = int(call(_count_steps, *problem))
     return Record(length=1 << max(steps - 1, 0).bit_length())
 
 
-def _count_steps(setup, params, posed, inference):
-    return jnp.max(inference(setup.energy, *posed).stats["steps"])
-
-
-# --- one step of an Optax optimiser ---
+def _count_steps(setup, params, posed):
+    return jnp.max(setup.inference(setup.energy, *posed).stats["steps"])
 
 
 def update_activities(
     params: Params,
-    activities: Sequence[ArrayLike],
+    activities: Activities,
     optim: optax.GradientTransformation,
     opt_state: PyTree,
     output: ArrayLike,
@@ -339,8 +262,10 @@ def update_activities(
     A dictionary with the `energy` before the step, the new `activities`, `optim` and the new
     `opt_state`.
     """
-    args = (params, activities, output, input, options)
-    energy, activities, opt_state = call(_update_activities, *args, activities, optim, opt_state)
+    problem = (setup(params, options), params, activities, output, input)
+    energy, activities, opt_state = call(
+        _update_activities, *problem, list(activities), optim, opt_state
+    )
     return dict(energy=energy, activities=activities, optim=optim, opt_state=opt_state)
 
 
@@ -354,7 +279,7 @@ def _update_activities(setup, params, posed, activities, optim, opt_state):
 
 def update_params(
     params: Params,
-    activities: Sequence[ArrayLike],
+    activities: Activities,
     optim: optax.GradientTransformation,
     opt_state: PyTree,
     output: ArrayLike,
@@ -377,33 +302,29 @@ def update_params(
     A dictionary with the new `model` and `skip_model`, the `grads`, `optim` and the new
     `opt_state`.
     """
-    args = (params, activities, output, input, options)
-    (model, skip_model), opt_state, grads = call(_update_params, *args, optim, opt_state)
-    return dict(model=model, skip_model=skip_model, grads=grads, optim=optim, opt_state=opt_state)
+    problem = (setup(params, options), params, activities, output, input)
+    return call(_update_params, *problem, optim, opt_state) | dict(optim=optim)
 
 
 def _update_params(setup, params, posed, optim, opt_state):
     return descend(of_params(setup), params, posed.nodes, posed.clamps, optim, opt_state)
 
 
-def descend(
-    energy: Callable, params: Params, nodes: Nodes, clamps: Clamps, optim, opt_state
-) -> tuple[Params, PyTree, Params]:
-    """One step of learning of a model and its skip connections, whose optimiser's state may be
-    that of the bare model: the new parameters, the new state and the gradients.
+def descend(energy, params: Params, nodes, clamps, optim, opt_state) -> dict[str, Any]:
+    """One step of learning of a model and its skip connections. The optimiser's state may be
+    that of the bare model.
     """
     model, skip_model = params
-    if skip_model is not None or fits(optim, opt_state, params):
-        check_state("model", optim, opt_state, params)
-        learned = learn(energy, params, nodes, clamps, optim=optim, opt_state=opt_state)
-        params, grads = learned.params, learned.grads
-    else:
-        check_state("model", optim, opt_state, model)
-        bare = lambda model, nodes, clamps: energy((model, None), nodes, clamps)
-        learned = learn(bare, model, nodes, clamps, optim=optim, opt_state=opt_state)
-        params, grads = (learned.params, None), (learned.grads, None)
-    named = {f"Learning: layer {i}": layer for i, layer in enumerate(params[0], start=1)}
-    return raise_if_not_finite(named, params), learned.opt_state, grads
+    bare = skip_model is None and not fits(optim, opt_state, params)
+    check_state("model", optim, opt_state, model if bare else params)
+    pair = (lambda model: (model, None)) if bare else (lambda params: params)
+    of_pair = lambda learned, nodes, clamps: energy(pair(learned), nodes, clamps)
+    state = dict(optim=optim, opt_state=opt_state)
+    learned = learn(of_pair, model if bare else params, nodes, clamps, **state)
+    named = {f"Learning: layer {i}": layer for i, layer in enumerate(pair(learned.params)[0], 1)}
+    model, skip_model = raise_if_not_finite(named, pair(learned.params))
+    new = dict(model=model, skip_model=skip_model, opt_state=learned.opt_state)
+    return new | dict(grads=pair(learned.grads))
 
 
 def fits(optim: optax.GradientTransformation, opt_state: PyTree, params: PyTree) -> bool:
@@ -414,10 +335,7 @@ def fits(optim: optax.GradientTransformation, opt_state: PyTree, params: PyTree)
     return same and shapes(expected) == shapes(opt_state)
 
 
-def check_state(
-    name: str, optim: optax.GradientTransformation, opt_state: PyTree, params: PyTree
-) -> None:
-    """Refuses a state of another optimiser, or of other parameters."""
+def check_state(name: str, optim: Any, opt_state: PyTree, params: PyTree) -> None:
     if not fits(optim, opt_state, params):
         init = "activities" if name == "activities" else f"eqx.filter({name}, eqx.is_array)"
         raise ValueError(
@@ -426,17 +344,14 @@ def check_state(
         )
 
 
-# --- hybrid predictive coding ---
-
-
 def hpc_energy_fn(
     model: Layers,
-    equilib_activities: Sequence[ArrayLike],
-    amort_activities: Sequence[ArrayLike],
+    equilib_activities: Activities,
+    amort_activities: Activities,
     x: ArrayLike,
     y: ArrayLike | None = None,
     record_layers: bool = False,
-) -> Scalar | Array:
+) -> Array:
     r"""The energy of an amortiser, whose targets are what a generator inferred,
 
     $$F = \frac{1}{N} \sum_{i=1}^N \sum_{\ell=1}^L
@@ -457,20 +372,20 @@ def hpc_energy_fn(
 
     A scalar, or an array of the amortiser's layers' energies in its own order.
     """
-    nodes, clamps = _amortised(model, equilib_activities, amort_activities, x, y)
-    return _hpc_energy(list(model), nodes, clamps, record_layers)
+    chain = _check_amortised(model, equilib_activities, amort_activities, x, y)
+    energies = _amortised_energies(list(model), *chain)
+    return energies if record_layers else jnp.sum(energies)
 
 
 @eqx.filter_jit
-def _hpc_energy(model, nodes, clamps, record_layers):
-    terms = AmortisedEnergy().layerwise(model, nodes, clamps)
-    return jnp.stack(terms) if record_layers else jnp.sum(jnp.stack(terms))
+def _amortised_energies(model, nodes, clamps):
+    return jnp.stack(AmortisedEnergy().layerwise(model, nodes, clamps))
 
 
 def compute_hpc_param_grads(
     model: Layers,
-    equilib_activities: Sequence[ArrayLike],
-    amort_activities: Sequence[ArrayLike],
+    equilib_activities: Activities,
+    amort_activities: Activities,
     x: ArrayLike,
     y: ArrayLike | None = None,
 ) -> PyTree:
@@ -482,24 +397,18 @@ def compute_hpc_param_grads(
 
     Gradients like `model`, with `None` for what is not an array.
     """
-    nodes, clamps = _amortised(model, equilib_activities, amort_activities, x, y)
-    return _hpc_grads(model, nodes, clamps)
+    chain = _check_amortised(model, equilib_activities, amort_activities, x, y)
+    return eqx.filter_jit(eqx.filter_grad(AmortisedEnergy()))(model, *chain)
 
 
-@eqx.filter_jit
-def _hpc_grads(model, nodes, clamps):
-    return eqx.filter_grad(AmortisedEnergy())(model, nodes, clamps)
-
-
-def _amortised(model, equilib, amort, x, y) -> tuple[Nodes, Clamps]:
+def _check_amortised(model, equilib, amort, x, y) -> tuple[Nodes, Clamps]:
     check_model("model", model)
     depth = len(model)
     if len(amort) != depth + 1 or len(equilib) != (depth + 1 if y is None else depth):
         raise ValueError(
-            f"An amortiser of {depth} layers {'without' if y is None else 'with'} a target y "
-            f"needs {depth + 1} amort_activities (z_0 ... z_{depth}) and "
-            f"{depth + (y is None)} equilib_activities (z_{int(y is not None)} ... z_{depth}), "
-            f"got {len(amort)} and {len(equilib)}."
+            f"An amortiser of {depth} layers needs {depth + 1} amort_activities, z_0 ... "
+            f"z_{depth}, and as many equilib_activities (without z_0 if y is given), got "
+            f"{len(amort)} and {len(equilib)}."
         )
     equilib = [data(f"equilib_activities[{i}]", z) for i, z in enumerate(equilib)]
     amort = [data(f"amort_activities[{i}]", z) for i, z in enumerate(amort)]

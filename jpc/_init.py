@@ -1,4 +1,4 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal, Unpack
 
 import equinox as eqx
@@ -7,15 +7,25 @@ import jax.random as jr
 from jaxtyping import Array, ArrayLike, PRNGKeyArray
 
 from ._layer import feedforward
-from ._options import Options, Params, Setup, check_model, choice, data, network, number, setup
+from ._options import (
+    Options,
+    Params,
+    Setup,
+    Skips,
+    check_model,
+    choice,
+    data,
+    network,
+    number,
+    setup,
+)
+from ._types import Layers, Number
+
+Sizes = Sequence[int | tuple[int, ...]]
 
 
 def init_activities_with_ffwd(
-    model: Sequence[Callable],
-    input: ArrayLike,
-    *,
-    skip_model: Sequence[Callable | None] | None = None,
-    **options: Unpack[Options],
+    model: Layers, input: ArrayLike, *, skip_model: Skips = None, **options: Unpack[Options]
 ) -> list[Array]:
     r"""The activities of a feedforward pass, $z_\ell = f_\ell(z_{\ell-1})$ with $z_0 = x$.
 
@@ -30,21 +40,22 @@ def init_activities_with_ffwd(
 
     The list $z_1 \dots z_L$.
     """
-    return _feedforward(setup(model, options), (model, skip_model), data("input", input))
+    params = (model, skip_model)
+    return ffwd(setup(params, options), params, data("input", input))
 
 
 @eqx.filter_jit
-def _feedforward(setup: Setup, params: Params, input: Array) -> list[Array]:
+def ffwd(setup: Setup, params: Params, input: Array) -> list[Array]:
     layers, _ = network(setup, params, input)
     return jax.vmap(lambda z: feedforward(layers, z))(input)
 
 
 def init_activities_from_normal(
     key: PRNGKeyArray,
-    layer_sizes: Sequence[int | tuple[int, ...]],
+    layer_sizes: Sizes,
     mode: Literal["supervised", "unsupervised"],
     batch_size: int,
-    sigma: float | Array = 0.05,
+    sigma: Number = 0.05,
 ) -> list[Array]:
     r"""Random activities, $z_\ell \sim N(0, \sigma^2)$.
 
@@ -61,13 +72,10 @@ def init_activities_from_normal(
     A list of activities.
     """
     choice("mode", mode, ("supervised", "unsupervised"))
-    if len(layer_sizes) < 2:
-        raise ValueError(f"layer_sizes must list z_0 ... z_L, got {list(layer_sizes)}.")
     shapes = [(size,) if isinstance(size, int) else tuple(size) for size in layer_sizes]
-    if batch_size < 1 or any(n < 1 for shape in shapes for n in shape):
-        raise ValueError(
-            f"Sizes must be positive, got batch_size={batch_size}, layer_sizes={layer_sizes}."
-        )
+    if len(shapes) < 2 or min([batch_size, *(n for shape in shapes for n in shape)]) < 1:
+        given = f"layer_sizes={list(layer_sizes)}, batch_size={batch_size}"
+        raise ValueError(f"Give the positive sizes of z_0 ... z_L and the batch, got {given}.")
     scale = number("sigma", sigma, least=0.0)
     shapes = shapes[1:] if mode == "supervised" else shapes
     keys = jr.split(key, len(shapes))
@@ -75,7 +83,7 @@ def init_activities_from_normal(
 
 
 def init_activities_with_amort(
-    amortiser: Sequence[Callable], generator: Sequence[Callable], input: ArrayLike
+    amortiser: Layers, generator: Layers, input: ArrayLike
 ) -> list[Array]:
     r"""An amortiser's guess of a generator's activities: its own feedforward activities in the
     opposite order, $z_{L-\ell} = q_\ell(z_{L-\ell+1})$ from the data on.
@@ -91,26 +99,18 @@ def init_activities_with_amort(
     The list $z_0 \dots z_{L-1}$, then the generator's prediction $f_L(z_{L-1})$.
     """
     check_model("amortiser", amortiser)
-    return _amortise(
-        setup(generator, {}), (amortiser, None), (generator, None), data("input", input)
-    )
+    return _amortise(setup((generator, None), {}), amortiser, generator, data("input", input))
 
 
 @eqx.filter_jit
-def _amortise(setup: Setup, amortiser: Params, generator: Params, data: Array) -> list[Array]:
-    if len(amortiser[0]) != len(generator[0]):
-        raise ValueError(
-            f"The amortiser mirrors the generator, layer by layer: it has {len(amortiser[0])} "
-            f"layers, the generator {len(generator[0])}."
-        )
-    layers, _ = network(setup, amortiser, data)
+def _amortise(setup: Setup, amortiser: Layers, generator: Layers, data: Array) -> list[Array]:
+    layers, _ = network(setup, (amortiser, None), data)
     guesses = jax.vmap(lambda z: feedforward(layers, z))(data)[::-1]
-    layers, shapes = network(setup, generator, guesses[0])
-    expected = [z.shape for z in shapes]
-    got = [z.shape[1:] for z in [*guesses, data]]
+    layers, states = network(setup, (generator, None), guesses[0])
+    expected, got = [z.shape for z in states], [z.shape[1:] for z in [*guesses, data]]
     if expected != got:
         raise ValueError(
-            f"The generator's states have the shapes {expected}, the amortiser's (in the "
-            f"generator's order, the data last) {got}."
+            f"The amortiser must mirror the generator: the generator's states have the shapes "
+            f"{expected}, the amortiser's, in the same order, {got}."
         )
     return [*guesses, jax.vmap(layers[-1])(guesses[-1])]

@@ -26,8 +26,7 @@ def compute_accuracy(truths: Array, preds: Array) -> Scalar:
 
 def compute_activity_norms(activities: Sequence[Array]) -> Float[Array, " layers"]:
     """The mean over the batch of the Euclidean norm of each layer's activities."""
-    norm = lambda z: jnp.mean(jax.vmap(tree_norm)(z))
-    return jnp.stack([norm(z) for z in activities])
+    return jnp.stack([jnp.mean(jax.vmap(tree_norm)(z)) for z in activities])
 
 
 def compute_param_norms(params: tuple[PyTree, PyTree]) -> tuple[Array, Array | None]:

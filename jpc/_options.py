@@ -1,13 +1,15 @@
 """The door: what comes in as strings, numbers and arrays leaves as layers, an energy, nodes
 and clamps, or as an error that says what to write instead.
 
-Values are checked when a call is made ([`setup`][]), shapes when it is traced ([`pose`][]).
+Values are checked when a call is made (`setup`), shapes when it is traced (`pose`).
 """
 
+import functools as ft
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, TypedDict, get_args
 
+import diffrax as dfx
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -24,8 +26,12 @@ from ._energy import (
     cross_entropy,
     squared_error,
 )
+from ._inference import AbstractInference, GradientFlow
 from ._layer import Layer, ParamType, feedforward, parameterise
 from ._types import Clamps, Nodes, Number
+
+Skips = Sequence[Callable | None] | None
+Params = tuple[Sequence[Callable], Skips]
 
 _LOSSES = {"mse": squared_error, "ce": cross_entropy}
 _PENALTIES: dict[str, Callable[[Array], AbstractEnergy]] = {
@@ -33,7 +39,7 @@ _PENALTIES: dict[str, Callable[[Array], AbstractEnergy]] = {
     "spectral_penalty": SpectralPenalty,
     "activity_decay": ActivityDecay,
 }
-Params = tuple[Sequence[Callable], Sequence[Callable | None] | None]
+_SYNONYMS = {"loss": "loss_id", "solver": "ode_solver"}
 
 
 class Options(TypedDict, total=False):
@@ -41,12 +47,12 @@ class Options(TypedDict, total=False):
 
     - `loss_id`, or `loss`: `"mse"` (default) or `"ce"`, at the output.
     - `param_type`, `gamma`: the scaling of the layers, see [`jpc.parameterise`][].
-    - `output_energy_scaling`: the precision of the output's term. Near equilibrium a small
-        one keeps learning close to the loss.
-    - `weight_decay`, `spectral_penalty`, `activity_decay`: coefficients of
+    - `output_energy_scaling`: the precision of the output's term. At equilibrium a small one
+        keeps learning close to the loss.
+    - `weight_decay`, `spectral_penalty`, `activity_decay`: the coefficients of a
         [`jpc.WeightDecay`][], [`jpc.SpectralPenalty`][], [`jpc.ActivityDecay`][].
-    - `reduction`: `"sum"` (default) or `"mean"`, see [`jpc.GradientFlow`][].
     - `energy`: any [`jpc.AbstractEnergy`][], instead of the options that make one.
+    - `reduction`: `"sum"` (default) or `"mean"`, see [`jpc.GradientFlow`][].
     """
 
     loss_id: Literal["mse", "ce"]
@@ -57,17 +63,35 @@ class Options(TypedDict, total=False):
     weight_decay: Number
     spectral_penalty: Number
     activity_decay: Number
-    reduction: Literal["sum", "mean"]
     energy: AbstractEnergy
+    reduction: Literal["sum", "mean"]
+
+
+class FlowOptions(Options, total=False):
+    """The keywords that the paper's calls with inference share, besides [`jpc.Options`][].
+
+    - `ode_solver`, or `solver`: any Diffrax solver, `diffrax.Heun()` by default.
+    - `max_t1`: when to stop at the latest.
+    - `dt`: the (first) step size. An adaptive controller finds its own by default.
+    - `stepsize_controller`: `diffrax.PIDController(rtol=1e-3, atol=1e-3)` by default.
+    - `inference`: any [`jpc.AbstractInference`][], instead of the options above, which make
+        a [`jpc.GradientFlow`][].
+    """
+
+    ode_solver: dfx.AbstractSolver
+    solver: dfx.AbstractSolver
+    max_t1: Number
+    dt: Number | None
+    stepsize_controller: dfx.AbstractStepSizeController
+    inference: AbstractInference | None
 
 
 class Setup(eqx.Module):
-    """What the options say: the energy that is descended, the chain of it that is reported,
-    the loss of its output, and how to make layers of a model.
-    """
+    """What the options say. `chain` is the energy without its penalties, which is reported."""
 
     energy: AbstractEnergy
     chain: AbstractEnergy
+    inference: AbstractInference
     loss: Callable
     gamma: Number
     param_type: ParamType = eqx.field(static=True)
@@ -82,69 +106,87 @@ class Posed(NamedTuple):
     clamps: Clamps
 
 
-def number(name: str, value: Any, *, above: float = -math.inf, least: float = -math.inf) -> Array:
-    """A number as an array, so that changing it does not retrace; checked unless traced."""
-    if isinstance(value, Tracer):
-        return jnp.asarray(value)
-    if jnp.shape(value) != () or isinstance(value, str):
-        raise ValueError(f"{name} must be one number, got {value!r}.")
-    number = float(value)
-    if not (math.isfinite(number) and number > above and number >= least):
-        bound = f"above {above:g}" if above > -math.inf else f"at least {least:g}"
-        raise ValueError(f"{name} must be a finite number {bound}, got {number:g}.")
-    return jnp.asarray(number)
-
-
-def choice(name: str, value: Any, choices: Sequence[str]) -> Any:
-    """A string that must be one of several."""
-    if value not in choices:
-        raise ValueError(f"Unknown {name} {value!r}: choose from {', '.join(map(repr, choices))}.")
-    return value
-
-
-def setup(model: Sequence[Callable], options: Options) -> Setup:
-    """Reads the options that the paper's calls share."""
-    unknown = options.keys() - Options.__annotations__.keys()
-    if unknown:
-        given, known = ", ".join(sorted(unknown)), ", ".join(Options.__annotations__)
-        raise TypeError(f"Unknown keyword {given}: the options are {known}.")
-    if "loss" in options and "loss_id" in options:
-        raise ValueError("loss and loss_id are two names of one option: give one of them.")
-    check_model("model", model)
-    loss_id = options.get("loss_id", options.get("loss", "mse"))
-    loss = _LOSSES[choice("loss", loss_id, list(_LOSSES))]
-    chain = energy = PCEnergy(loss, _precisions(len(model), options))
-    for name, penalty in _PENALTIES.items():
-        coefficient = number(name, options.get(name, 0.0), least=0.0)
-        if name in options:
-            energy = energy + penalty(coefficient)
-    if "energy" in options:
-        chain = energy = _given_energy(options["energy"], options)
+def setup(params: Params, options: Any, *, max_t1: float | None = None) -> Setup:
+    """Reads the options; those of inference too if there is a default `max_t1`."""
+    check_params(params)
+    known = (FlowOptions if max_t1 else Options).__annotations__
+    if unknown := sorted(options.keys() - known):
+        raise TypeError(f"Unknown keyword {', '.join(unknown)}. The options: {', '.join(known)}.")
+    for name, other in _SYNONYMS.items():
+        _refuse_both(options.keys() & {name}, options.keys() & {other})
+    options = {_SYNONYMS.get(name, name): value for name, value in options.items()}
+    choice("reduction", reduction := options.get("reduction", "sum"), ("sum", "mean"))
+    chain, energy = _energies(len(params[0]), options)
     return Setup(
         energy,
         chain,
-        loss,
+        _inference(options, reduction, max_t1 or 20.0),
+        _LOSSES[options.get("loss_id", "mse")],
         number("gamma", options.get("gamma", 1.0), above=0.0),
         choice("param_type", options.get("param_type", "sp"), get_args(ParamType)),
-        choice("reduction", options.get("reduction", "sum"), ("sum", "mean")),
+        reduction,
     )
 
 
-def _precisions(depth: int, options: Options) -> list[Number]:
-    last = number("output_energy_scaling", options.get("output_energy_scaling", 1.0), above=0.0)
-    return [1.0] * (depth - 1) + [last]
+def _energies(depth: int, options: dict[str, Any]) -> tuple[AbstractEnergy, AbstractEnergy]:
+    if (given := options.get("energy")) is not None:
+        made_of = {"loss_id", "output_energy_scaling", *_PENALTIES}
+        _refuse_both({"energy"}, made_of & options.keys())
+        check_type("energy", given, AbstractEnergy, "jpc.PCEnergy()")
+        return (floats_to_arrays(given),) * 2
+    loss = _LOSSES[choice("loss", options.get("loss_id", "mse"), tuple(_LOSSES))]
+    last = options.get("output_energy_scaling", 1.0)
+    last = number("output_energy_scaling", last, above=0.0)
+    chain = energy = PCEnergy(loss, [1.0] * (depth - 1) + [last])
+    for name in filter(options.__contains__, _PENALTIES):
+        energy = energy + _PENALTIES[name](number(name, options[name], least=0.0))
+    return chain, energy
 
 
-def _given_energy(energy: AbstractEnergy, options: Options) -> AbstractEnergy:
-    made_of = {"loss_id", "loss", "output_energy_scaling", *_PENALTIES}
-    both = made_of & options.keys()
-    if both:
-        raise ValueError(f"Give either energy, or {', '.join(sorted(both))}: not both.")
-    if not isinstance(energy, AbstractEnergy):
-        raise TypeError(
-            f"energy must be a jpc.AbstractEnergy such as jpc.PCEnergy(), got {energy!r}."
-        )
-    return floats_to_arrays(energy)
+def _inference(options: dict[str, Any], reduction: Any, max_t1: float) -> AbstractInference:
+    if (given := options.get("inference")) is not None:
+        made_of = {"ode_solver", "max_t1", "dt", "stepsize_controller", "reduction"}
+        _refuse_both({"inference"}, made_of & options.keys())
+        check_type("inference", given, AbstractInference, "jpc.GradientFlow()")
+        return floats_to_arrays(given)
+    dt = options.get("dt")
+    flow = GradientFlow(
+        options.get("ode_solver", dfx.Heun()),
+        number("max_t1", options.get("max_t1", max_t1), above=0.0),
+        None if dt is None else number("dt", dt, above=0.0),
+        options.get("stepsize_controller", dfx.PIDController(rtol=1e-3, atol=1e-3)),
+        reduction=reduction,
+    )
+    return floats_to_arrays(flow)
+
+
+def _refuse_both(one: set[str], other: set[str]) -> None:
+    if one and other:
+        raise ValueError(f"Give either {', '.join(one)} or {', '.join(sorted(other))}, not both.")
+
+
+def check_type(name: str, value: Any, kind: type, example: str) -> None:
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} must be a jpc.{kind.__name__} such as {example}, got {value!r}.")
+
+
+def choice(name: str, value: Any, choices: Sequence[str]) -> Any:
+    if value not in choices:
+        listed = ", ".join(map(repr, choices))
+        raise ValueError(f"Unknown {name} {value!r}: choose from {listed}.")
+    return value
+
+
+def number(name: str, value: Any, *, above: float = -math.inf, least: float = -math.inf) -> Array:
+    """A number as an array, so that changing it does not retrace; checked unless traced."""
+    if not isinstance(value, Tracer):
+        if isinstance(value, str) or jnp.shape(value) != ():
+            raise ValueError(f"{name} must be a number, got {value!r}.")
+        value = float(value)
+        if not (math.isfinite(value) and value > above and value >= least):
+            bound = f"above {above:g}" if above > least else f"of at least {least:g}"
+            raise ValueError(f"{name} must be a finite number {bound}, got {value:g}.")
+    return jnp.asarray(value)
 
 
 def floats_to_arrays(tree: PyTree) -> PyTree:
@@ -152,47 +194,11 @@ def floats_to_arrays(tree: PyTree) -> PyTree:
     return jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, float) else x, tree)
 
 
-def check_model(name: str, model: Any) -> None:
-    """A model is a sequence of callable layers."""
-    try:
-        layers = list(model)
-    except TypeError:
-        kind = type(model).__name__
-        raise TypeError(
-            f"{name} must be split into layers: a list of callables on one example, got {kind}."
-        ) from None
-    if not layers:
-        raise ValueError(f"{name} has no layers.")
-    for i, layer in enumerate(layers):
-        if not callable(layer):
-            kind = type(layer).__name__
-            raise TypeError(f"Layer {i + 1} of {name} is not callable: got {kind}.")
-
-
-def check_params(params: Any) -> None:
-    """Parameters are the pair of a model and its skip connections."""
-    if not (isinstance(params, tuple) and len(params) == 2):
-        raise TypeError(
-            "params must be the pair (model, skip_model), (model, None) without skip "
-            f"connections, got {type(params).__name__}."
-        )
-    model, skip_model = params
-    check_model("model", model)
-    if skip_model is not None and len(skip_model) != len(model):
-        raise ValueError(
-            f"skip_model must have one entry per layer, None where there is no skip: the model "
-            f"has {len(model)} layers, skip_model {len(skip_model)}."
-        )
-
-
 def data(name: str, value: ArrayLike) -> Array:
     """Data as an array with a batch axis; integers and booleans as floats."""
     array = jnp.asarray(value)
     if array.ndim == 0 or array.shape[0] == 0:
-        raise ValueError(
-            f"{name} must have a batch axis of at least one example first, got shape "
-            f"{array.shape}."
-        )
+        raise ValueError(f"{name} needs at least one example, got shape {array.shape}.")
     if jnp.issubdtype(array.dtype, jnp.complexfloating):
         raise TypeError(f"{name} must be real, got {array.dtype}.")
     if array.ndim > 1 and not jnp.issubdtype(array.dtype, jnp.floating):
@@ -201,67 +207,70 @@ def data(name: str, value: ArrayLike) -> Array:
 
 
 def optional_data(name: str, value: ArrayLike | None) -> Array | None:
-    """Data that may be left out."""
     return None if value is None else data(name, value)
+
+
+def check_model(name: str, model: Any) -> None:
+    kind = lambda x: type(x).__name__
+    try:
+        layers = list(model)
+    except TypeError:
+        expected = "a list of layers, callables on one example"
+        raise TypeError(f"{name} must be split into {expected}, got {kind(model)}.") from None
+    if not layers:
+        raise ValueError(f"{name} has no layers.")
+    for i, layer in enumerate(layers, start=1):
+        if not callable(layer):
+            raise TypeError(f"Layer {i} of {name} is not callable: got {kind(layer)}.")
+
+
+def check_params(params: Any) -> None:
+    if not (isinstance(params, tuple) and len(params) == 2):
+        got = type(params).__name__
+        raise TypeError(f"params must be a pair (model, skip_model or None), got {got}.")
+    model, skip_model = params
+    check_model("model", model)
+    if skip_model is not None and len(skip_model) != len(model):
+        sizes = f"{len(skip_model)} entries for {len(model)} layers"
+        raise ValueError(f"skip_model has {sizes}: give one per layer, None for no skip.")
 
 
 def network(setup: Setup, params: Params, input: Array) -> tuple[list[Layer], list]:
     """The layers of a network and the shapes of its states, from a batch of $z_0$."""
     check_params(params)
-    model, skip_model = params
-    bare = parameterise(list(model), skip_model, fan_ins=[1] * len(model))
-    states = _shapes(bare, jax.ShapeDtypeStruct(input.shape[1:], input.dtype))
-    if setup.param_type != "sp" and any(len(z.shape) != 1 for z in states):
+    model, skip_model = list(params[0]), params[1]
+    plain = parameterise(model, skip_model, fan_ins=[1] * len(model))
+    states = _shapes(plain, jax.ShapeDtypeStruct(input.shape[1:], input.dtype))
+    if setup.param_type != "sp" and (len(model) < 2 or any(len(z.shape) != 1 for z in states)):
         raise ValueError(
-            f"param_type={setup.param_type!r} scales by the size of vectors: for states of "
-            "another rank give each layer its own scale with jpc.Layer."
+            f"param_type={setup.param_type!r} is for at least two layers between vectors; give "
+            "other layers their own scale with jpc.Layer."
         )
-    if setup.param_type != "sp" and len(model) < 2:
-        raise ValueError(f"param_type={setup.param_type!r} needs at least two layers.")
     fan_ins = [math.prod(z.shape) for z in states[:-1]]
-    layers = parameterise(
-        list(model),
-        skip_model,
-        fan_ins=fan_ins,
-        param_type=setup.param_type,
-        gamma=setup.gamma,
-    )
-    return layers, states
+    scaled = ft.partial(parameterise, param_type=setup.param_type, gamma=setup.gamma)
+    return scaled(model, skip_model, fan_ins=fan_ins), states
 
 
 def _shapes(layers: list[Layer], z: jax.ShapeDtypeStruct) -> list[jax.ShapeDtypeStruct]:
     states = [z]
     for i, layer in enumerate(layers):
         try:
-            out = jax.eval_shape(layer, states[-1])
+            states.append(jax.eval_shape(layer, states[-1]))
         except Exception as error:
-            raise ValueError(
-                f"Layer {i + 1} of the model cannot take z_{i}, of shape {states[-1].shape} "
-                f"for one example: {error}"
-            ) from error
-        states.append(out)
+            given = f"z_{i}, of shape {states[-1].shape} for one example"
+            raise ValueError(f"Layer {i + 1} cannot take {given}: {error}") from error
     return states
 
 
-def pose(
-    setup: Setup,
-    params: Params,
-    activities: Sequence[Array] | None,
-    output: Array,
-    input: Array | None,
-) -> Posed:
+def pose(setup: Setup, params: Params, activities: Any, output: Array, input: Any) -> Posed:
     """The problem of the core that one of the paper's calls is about. Activities come with
     the prediction of the output as their last entry, and leave without it; `None` stands for
     those of a feedforward pass.
     """
     check_params(params)
-    depth = len(params[0])
-    first = 0 if input is None else 1
+    depth, first = len(params[0]), 0 if input is None else 1
     if depth == first:
-        raise ValueError(
-            "A network of one layer with its input and output clamped has nothing to infer: "
-            "give it at least two layers."
-        )
+        raise ValueError("A network of one layer has nothing to infer: give it at least two.")
     if activities is not None and len(activities) != depth + 1 - first:
         raise ValueError(
             f"A network of {depth} layers {'with' if first else 'without'} an input has "
@@ -275,22 +284,18 @@ def pose(
     chain = dict(enumerate([*activities[:-1], output], start=first))
     for i, z in chain.items():
         _check_shape(f"output z_{i}" if i == depth else f"activity z_{i}", i, z, shapes[i])
-    _check_batch(chain if input is None else {0: input, **chain})
+    chain = chain if input is None else {0: input, **chain}
+    if len({len(z) for z in chain.values()}) > 1:
+        sizes = ", ".join(f"z_{i} has {len(z)}" for i, z in chain.items())
+        raise ValueError(f"All states must have the same batch size, but {sizes}.")
     return Posed(layers, *clamp(list(activities[:-1]), output, input))
 
 
 def _check_shape(name: str, layer: int, z: Array, expected: jax.ShapeDtypeStruct) -> None:
     if z.shape[1:] != expected.shape:
-        hint = ""
-        if not jnp.issubdtype(z.dtype, jnp.floating):
-            hint = " Integer labels need jax.nn.one_hot(labels, num_classes)."
+        whole = jnp.issubdtype(z.dtype, jnp.integer)
+        hint = " Integer labels need jax.nn.one_hot(labels, num_classes)." if whole else ""
         raise ValueError(
             f"The {name} has shape {z.shape}, {z.shape[1:]} for one example, but layer {layer} "
             f"predicts {expected.shape}.{hint}"
         )
-
-
-def _check_batch(chain: dict[int, Array]) -> None:
-    if len({z.shape[0] for z in chain.values()}) > 1:
-        sizes = ", ".join(f"z_{i} has {z.shape[0]}" for i, z in chain.items())
-        raise ValueError(f"All states must have one batch size, but {sizes}.")

@@ -1,7 +1,6 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Unpack
 
-import diffrax as dfx
 import jax
 import jax.numpy as jnp
 import optax
@@ -10,22 +9,20 @@ from jaxtyping import Array, ArrayLike, PRNGKeyArray, PyTree
 
 from ._energy import AmortisedEnergy
 from ._functional import (
-    HEUN,
-    PID,
+    Activities,
     amortised_chain,
     call,
-    choose_inference,
     choose_record,
     descend,
+    layer_energies,
     of_params,
     with_prediction,
-    with_predictions,
 )
-from ._inference import AbstractInference, Record
-from ._init import init_activities_from_normal, init_activities_with_amort
+from ._inference import Inferred, Record
+from ._init import Sizes, init_activities_from_normal, init_activities_with_amort
 from ._layer import feedforward
 from ._metrics import compute_accuracy, compute_activity_norms, compute_param_norms, mse_loss
-from ._options import Options, Posed, Setup, data
+from ._options import FlowOptions, Posed, Setup, Skips, data, setup
 from ._types import Layers, Number
 
 
@@ -36,17 +33,12 @@ def make_pc_step(
     output: ArrayLike,
     input: ArrayLike | None = None,
     *,
-    skip_model: Sequence[Callable | None] | None = None,
-    ode_solver: dfx.AbstractSolver = HEUN,
-    max_t1: Number = 20,
-    dt: Number | None = None,
-    stepsize_controller: dfx.AbstractStepSizeController = PID,
-    inference: AbstractInference | None = None,
+    skip_model: Skips = None,
     key: PRNGKeyArray | None = None,
-    layer_sizes: Sequence[int | tuple[int, ...]] | None = None,
+    layer_sizes: Sizes | None = None,
     batch_size: int | None = None,
     sigma: Number = 0.05,
-    activities: Sequence[ArrayLike] | None = None,
+    activities: Activities | None = None,
     record_activities: bool = False,
     record_energies: bool = False,
     record_every: float | None = None,
@@ -54,7 +46,7 @@ def make_pc_step(
     param_norms: bool = False,
     grad_norms: bool = False,
     calculate_accuracy: bool = False,
-    **options: Unpack[Options],
+    **options: Unpack[FlowOptions],
 ) -> dict[str, Any]:
     r"""One step of training with predictive coding: inference from a feedforward pass (or from
     random activities, without an input), then learning where it ended.
@@ -66,8 +58,6 @@ def make_pc_step(
     - `output`: a batch of what $z_L$ is clamped to.
     - `input`: a batch of what $z_0$ is clamped to; without it $z_0$ is inferred too.
     - `skip_model`: one skip connection per layer, see [`jpc.make_skip_model`][].
-    - `ode_solver`, `max_t1`, `dt`, `stepsize_controller`: see [`jpc.GradientFlow`][].
-    - `inference`: any [`jpc.AbstractInference`][], instead of the solver and its options.
     - `key`, `layer_sizes`, `sigma`: random activities to start from, see
         [`jpc.init_activities_from_normal`][]; needed without an input. `batch_size` is known
         from the output and only checked.
@@ -75,7 +65,7 @@ def make_pc_step(
     - `record_activities`, `record_energies`: whether to return them over time.
     - `record_every`: records at multiples of this time instead of at every step.
     - `activity_norms`, `param_norms`, `grad_norms`, `calculate_accuracy`: metrics to return.
-    - `options`: see [`jpc.Options`][].
+    - `options`: see [`jpc.FlowOptions`][]; `max_t1` is 20 by default.
 
     **Returns:**
 
@@ -90,107 +80,88 @@ def make_pc_step(
       `skip_model_grad_norms`: by layer; parameters after the step.
     - `result`, `stats`: see [`jpc.Inferred`][].
     """
-    flow = (ode_solver, max_t1, dt, stepsize_controller)
-    inference = choose_inference(inference, options, *flow, default_t1=20)
-    if input is None and activities is None:
-        activities = _random_activities(key, layer_sizes, output, batch_size, sigma)
-    elif batch_size is not None:
-        _check_batch_size(batch_size, output)
-    problem = ((model, skip_model), activities, output, input, options)
-    kept = (record_activities, record_energies)
-    record = choose_record(inference, problem, any(kept), record_every)
-    metrics = (activity_norms, param_norms, grad_norms, calculate_accuracy)
-    answer = call(_pc_step, *problem, inference, record, kept, metrics, optim, opt_state)
-    return _trim(answer, kept) | dict(optim=optim)
-
-
-def _random_activities(key, layer_sizes, output, batch_size, sigma) -> list[Array]:
-    if key is None or layer_sizes is None:
-        missing = "key" if key is None else "layer_sizes"
-        raise ValueError(
-            "Without an input, inference starts from random activities: give key and "
-            f"layer_sizes (z_0 ... z_L), or activities. {missing} is missing."
-        )
-    batch_size = _check_batch_size(batch_size, output)
-    return init_activities_from_normal(key, layer_sizes, "unsupervised", batch_size, sigma)
-
-
-def _check_batch_size(batch_size: int | None, output: ArrayLike) -> int:
     size = len(data("output", output))
     if batch_size not in (None, size):
         raise ValueError(f"batch_size is {batch_size}, but the output has {size} examples.")
-    return size
+    if input is None and activities is None:
+        if key is None or layer_sizes is None:
+            raise ValueError(
+                "Without an input, inference starts from random activities: give key and "
+                "layer_sizes (of z_0 ... z_L), or activities."
+            )
+        activities = init_activities_from_normal(key, layer_sizes, "unsupervised", size, sigma)
+    params = (model, skip_model)
+    problem = (setup(params, options, max_t1=20.0), params, activities, output, input)
+    kept = (record_activities, record_energies)
+    record = choose_record(problem, any(kept), record_every)
+    metrics = (activity_norms, param_norms, grad_norms, calculate_accuracy)
+    answer = call(_pc_step, *problem, record, kept, metrics, optim, opt_state)
+    return _trim(answer, kept) | dict(optim=optim)
 
 
-def _pc_step(setup, params, posed, inference, record, kept, metrics, optim, opt_state):
+def _pc_step(setup, params, posed, record, kept, metrics, optim, opt_state):
     activity_norms, param_norms, grad_norms, accuracy = metrics
-    inferred = inference(setup.energy, *posed, record=record and _keep(setup, record, kept))
-    ended = Posed(posed.layers, inferred.nodes, posed.clamps)
+    ended, answer = _infer(setup, posed, record, kept)
+    learned = descend(of_params(setup), params, ended.nodes, ended.clamps, optim, opt_state)
+    input, output = posed.clamps[0], posed.clamps[-1]
     activities = with_prediction(ended.layers, ended.nodes)
-    learned = descend(of_params(setup), params, *ended[1:], optim, opt_state)
-    params, opt_state, grads = learned
-    norms = compute_param_norms(params) if param_norms else (None, None)
-    steps = compute_param_norms(grads) if grad_norms else (None, None)
+    norms = compute_param_norms((learned["model"], learned["skip_model"]))
+    grads = compute_param_norms(learned.pop("grads"))
+    loss = acc = None
+    if input is not None:
+        loss, preds = _loss(setup, posed.layers, input, output)
+        acc = compute_accuracy(output, preds) if accuracy else None
     return dict(
-        model=params[0],
-        skip_model=params[1],
-        opt_state=opt_state,
-        **_prediction(setup, posed, accuracy),
-        **_way(setup, ended, activities, inferred.trajectory, kept),
-        t_max=_t_max(inferred),
+        **learned,
+        **answer,
+        loss=loss,
+        acc=acc,
         activity_norms=compute_activity_norms(activities) if activity_norms else None,
-        model_param_norms=norms[0],
-        skip_model_param_norms=norms[1],
-        model_grad_norms=steps[0],
-        skip_model_grad_norms=steps[1],
-        result=inferred.result,
-        stats=inferred.stats,
+        model_param_norms=norms[0] if param_norms else None,
+        skip_model_param_norms=norms[1] if param_norms else None,
+        model_grad_norms=grads[0] if grad_norms else None,
+        skip_model_grad_norms=grads[1] if grad_norms else None,
     )
 
 
-def _prediction(setup: Setup, posed: Posed, accuracy: bool) -> dict[str, Array | None]:
-    input, output = posed.clamps[0], posed.clamps[-1]
-    if input is None:
-        return dict(loss=None, acc=None)
-    preds = jax.vmap(lambda z: feedforward(posed.layers, z)[-1])(input)
-    loss = jnp.mean(jax.vmap(setup.loss)(output, preds))
-    return dict(loss=loss, acc=compute_accuracy(output, preds) if accuracy else None)
+def _infer(setup: Setup, posed: Posed, record: Record | None, kept: tuple[bool, bool]):
+    """Inference, and what there is to say of it."""
+
+    def keep(params, nodes, clamps):
+        terms = setup.chain.terms(params, nodes, clamps) if kept[1] else None
+        return nodes if kept[0] else None, terms
+
+    record = record and Record(keep, record.ts, record.length)
+    inferred: Inferred = setup.inference(setup.energy, *posed, record=record)
+    ended = Posed(posed.layers, inferred.nodes, posed.clamps)
+    activities, energies = with_prediction(*ended[:2]), layer_energies(setup, ended)
+    way, stats = inferred.trajectory, inferred.stats
+    if way is not None and kept[0]:
+        activities = jax.vmap(lambda z: with_prediction(posed.layers, z))(way.values[0])
+    if way is not None and kept[1]:
+        terms = jax.tree.leaves(way.values[1])
+        energies = jnp.stack([jnp.mean(term, axis=1) for term in terms], axis=1)
+    return ended, dict(
+        activities=activities,
+        energies=energies,
+        length=None if way is None else way.length,
+        t_max=jnp.max(stats["t1"]) if "t1" in stats else None,
+        result=inferred.result,
+        stats=stats,
+    )
 
 
-def _keep(setup: Setup, record: Record, kept: tuple[bool, bool]) -> Record:
-    """A record of what was asked for: the nodes, the terms of the energy, or both."""
-    activities, energies = kept
-
-    def fn(params, nodes, clamps):
-        terms = setup.chain.terms(params, nodes, clamps) if energies else None
-        return nodes if activities else None, terms
-
-    return Record(fn, record.ts, record.length)
-
-
-def _way(setup, ended, activities, trajectory, kept) -> dict[str, Any]:
-    energies = jnp.stack(jax.tree.leaves(setup.chain.layerwise(*ended)))
-    if trajectory is None:
-        return dict(activities=activities, energies=energies, length=None)
-    nodes, terms = trajectory.values
-    if kept[0]:
-        activities = with_predictions(ended.layers, nodes)
-    if kept[1]:
-        energies = jnp.stack([jnp.mean(t, axis=1) for t in jax.tree.leaves(terms)], axis=1)
-    return dict(activities=activities, energies=energies, length=trajectory.length)
-
-
-def _t_max(inferred) -> Array | None:
-    return jnp.max(inferred.stats["t1"]) if "t1" in inferred.stats else None
+def _loss(setup: Setup, layers: Layers, input: Array, output: Array) -> tuple[Array, Array]:
+    preds = jax.vmap(lambda z: feedforward(layers, z)[-1])(input)
+    return jnp.mean(jax.vmap(setup.loss)(output, preds)), preds
 
 
 def _trim(answer: dict[str, Any], kept: tuple[bool, bool]) -> dict[str, Any]:
     """Cuts off the room that was made for more steps than there were."""
     length = answer.pop("length")
-    cut = lambda x: x if isinstance(length, Tracer) else x[: int(length)]
     for name, recorded in zip(("activities", "energies"), kept, strict=True):
-        if length is not None and recorded:
-            answer[name] = jax.tree.map(cut, answer[name])
+        if recorded and not isinstance(length, Tracer):
+            answer[name] = jax.tree.map(lambda x: x[: int(length)], answer[name])
     return answer
 
 
@@ -202,15 +173,10 @@ def make_hpc_step(
     output: ArrayLike,
     input: ArrayLike | None = None,
     *,
-    ode_solver: dfx.AbstractSolver = HEUN,
-    max_t1: Number = 300,
-    dt: Number | None = None,
-    stepsize_controller: dfx.AbstractStepSizeController = PID,
-    inference: AbstractInference | None = None,
     record_activities: bool = False,
     record_energies: bool = False,
     record_every: float | None = None,
-    **options: Unpack[Options],
+    **options: Unpack[FlowOptions],
 ) -> dict[str, Any]:
     r"""One step of training with hybrid predictive coding: an amortiser guesses the generator's
     activities, inference goes on from there, the generator learns where it ended, and the
@@ -223,11 +189,9 @@ def make_hpc_step(
     - `optims`, `opt_states`: an optimiser and a state for each of the two.
     - `output`: a batch of data, what $z_L$ is clamped to and where the amortiser starts.
     - `input`: a batch of what $z_0$ is clamped to; without it $z_0$ is inferred too.
-    - `ode_solver`, `max_t1`, `dt`, `stepsize_controller`: see [`jpc.GradientFlow`][].
-    - `inference`: any [`jpc.AbstractInference`][], instead of the solver and its options.
     - `record_activities`, `record_energies`, `record_every`: as in [`jpc.make_pc_step`][], for
         the generator.
-    - `options`: see [`jpc.Options`][], for the generator.
+    - `options`: see [`jpc.FlowOptions`][], for the generator; `max_t1` is 300 by default.
 
     **Returns:**
 
@@ -242,55 +206,36 @@ def make_hpc_step(
       amortiser's.
     - `t_max`, `result`, `stats`: as in [`jpc.make_pc_step`][].
     """
-    flow = (ode_solver, max_t1, dt, stepsize_controller)
-    inference = choose_inference(inference, options, *flow, default_t1=300)
-    for name, pair in (("optims", optims), ("opt_states", opt_states)):
-        if len(pair) != 2:
-            raise ValueError(f"{name} must be two, the generator's and the amortiser's.")
+    if len(optims) != 2 or len(opt_states) != 2:
+        raise ValueError("optims and opt_states are two each, the generator's first.")
     guesses = init_activities_with_amort(amortiser, generator, output)
     start = guesses if input is None else guesses[1:]
-    problem = ((generator, None), start, output, input, options)
+    params = (generator, None)
+    problem = (setup(params, options, max_t1=300.0), params, start, output, input)
     kept = (record_activities, record_energies)
-    record = choose_record(inference, problem, any(kept), record_every)
-    args = (inference, record, kept, guesses, amortiser, optims, tuple(opt_states))
-    answer = _trim(call(_hpc_step, *problem, *args), kept)
+    record = choose_record(problem, any(kept), record_every)
+    args = (record, kept, guesses, amortiser, tuple(optims), tuple(opt_states))
+    answer = _trim(call(_hpc_step, *problem, *args), kept) | dict(optims=optims)
     answer["activities"] = (guesses, answer["activities"])
     answer["energies"] = (answer["energies"], answer.pop("amortiser_energies"))
-    return answer | dict(optims=optims)
+    return answer
 
 
-def _hpc_step(
-    setup, params, posed, inference, record, kept, guesses, amortiser, optims, opt_states
-):
-    inferred = inference(setup.energy, *posed, record=record and _keep(setup, record, kept))
-    ended = Posed(posed.layers, inferred.nodes, posed.clamps)
-    activities = with_prediction(ended.layers, ended.nodes)
+def _hpc_step(setup, params, posed, record, kept, guesses, amortiser, optims, opt_states):
+    ended, answer = _infer(setup, posed, record, kept)
     input, output = posed.clamps[0], posed.clamps[-1]
-    (generator, _), gen_state, _ = descend(
-        of_params(setup), params, *ended[1:], optims[0], opt_states[0]
-    )
+    states = zip(optims, opt_states, strict=True)
+    gen = descend(of_params(setup), params, ended.nodes, ended.clamps, *next(states))
     energy = AmortisedEnergy()
-    chain = amortised_chain(activities, guesses, output, input)
     of_pair = lambda params, nodes, clamps: energy(params[0], nodes, clamps)
-    (new_amortiser, _), amort_state, _ = descend(
-        of_pair, (amortiser, None), *chain, optims[1], opt_states[1]
-    )
-    target = activities[0] if input is None else input
-    preds = jax.vmap(lambda z: feedforward(posed.layers, z)[-1])(
-        guesses[0] if input is None else input
-    )
-    losses = (
-        jnp.mean(jax.vmap(setup.loss)(output, preds)),
-        mse_loss(guesses[0], target),
-    )
+    chain = amortised_chain(with_prediction(*ended[:2]), guesses, output, input)
+    amort = descend(of_pair, (amortiser, None), *chain, *next(states))
+    start, target = (guesses[0], ended.nodes[0]) if input is None else (input, input)
     return dict(
-        generator=generator,
-        amortiser=new_amortiser,
-        opt_states=(gen_state, amort_state),
-        losses=losses,
-        **_way(setup, ended, activities, inferred.trajectory, kept),
+        **answer,
+        generator=gen["model"],
+        amortiser=amort["model"],
+        opt_states=(gen["opt_state"], amort["opt_state"]),
+        losses=(_loss(setup, posed.layers, start, output)[0], mse_loss(guesses[0], target)),
         amortiser_energies=jnp.stack(energy.layerwise(amortiser, *chain)),
-        t_max=_t_max(inferred),
-        result=inferred.result,
-        stats=inferred.stats,
     )

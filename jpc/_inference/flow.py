@@ -7,15 +7,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optimistix as optx
-from jaxtyping import Array, PRNGKeyArray, PyTree
+from jaxtyping import Array, PyTree
 
-from .._energy import AbstractEnergy
-from .._types import Clamps, Nodes, Number, Scalar
+from .._types import Nodes, Number, Scalar
 from .base import (
     RESULTS,
     AbstractInference,
     Inferred,
-    Record,
     Trajectory,
     conclude,
     examples,
@@ -81,17 +79,7 @@ class GradientFlow(AbstractInference):
                 "stepsize_controller=diffrax.ConstantStepSize() and dt, or use diffrax.Heun()."
             )
 
-    def __call__(
-        self,
-        energy: AbstractEnergy,
-        params: PyTree,
-        nodes: Nodes,
-        clamps: Clamps,
-        *,
-        record: Record | None = None,
-        key: PRNGKeyArray | None = None,
-    ) -> Inferred:
-        del key
+    def __call__(self, energy, params, nodes, clamps, *, record=None, key=None):
         integrate = self._apart if self.reduction == "sum" else self._together
         end, result, stats, trajectory = integrate(energy, params, nodes, clamps, record)
         before, after = (examples(energy, params, z, clamps) for z in (nodes, end))
@@ -161,10 +149,7 @@ class GradientFlow(AbstractInference):
             rtol, atol = _HOPPING * controller.rtol, _HOPPING * controller.atol
         else:
             rtol = atol = 10 * float(jnp.finfo(dtype).eps)
-        return (
-            rtol if self.rtol is None else self.rtol,
-            atol if self.atol is None else self.atol,
-        )
+        return (rtol if self.rtol is None else self.rtol, atol if self.atol is None else self.atol)
 
     def _cost(self) -> int:
         """Gradients per step: the stages, and one for the steady state test."""

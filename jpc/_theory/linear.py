@@ -36,14 +36,14 @@ class _Linear(eqx.Module):
     penalties: tuple[WeightDecay, SpectralPenalty]
 
 
-def _linear(model: Layers, options: Options) -> _Linear:
+def _linear(params: Params, options: Options) -> _Linear:
     if "energy" in options or options.get("loss_id", options.get("loss", "mse")) != "mse":
         raise ValueError(
             "The closed form is that of squared errors: leave out energy and loss_id."
         )
     amount = lambda name: number(name, options.get(name, 0.0), least=0.0)
     return _Linear(
-        setup(model, options),
+        setup(params, options),
         number("output_energy_scaling", options.get("output_energy_scaling", 1.0), above=0.0),
         amount("activity_decay"),
         (WeightDecay(amount("weight_decay")), SpectralPenalty(amount("spectral_penalty"))),
@@ -121,7 +121,7 @@ def linear_equilib_energy(
     A scalar, or a pair of it and $S$.
     """
     energy, rescaling = _jitted_closed_form(
-        _linear(params[0], options), params, data("x", x), data("y", y)
+        _linear(params, options), params, data("x", x), data("y", y)
     )
     return (energy, rescaling) if return_rescaling else energy
 
@@ -130,7 +130,7 @@ def compute_linear_equilib_rescaling(
     params: Params, x: ArrayLike, **options: Unpack[Options]
 ) -> Matrix:
     """The rescaling $S$ of [`jpc.linear_equilib_energy`][]."""
-    return _rescaling(_linear(params[0], options), params, data("x", x))
+    return _rescaling(_linear(params, options), params, data("x", x))
 
 
 @eqx.filter_jit
@@ -146,7 +146,7 @@ def compute_linear_equilib_energy_grads(
     """The gradient of [`jpc.linear_equilib_energy`][] in the parameters: what learning with
     perfect inference follows. Gradients like `params`.
     """
-    return _grads(_linear(params[0], options), params, data("x", x), data("y", y))
+    return _grads(_linear(params, options), params, data("x", x), data("y", y))
 
 
 @eqx.filter_jit
@@ -170,7 +170,7 @@ def update_linear_equilib_energy_params(
 
     The dictionary of [`jpc.update_params`][].
     """
-    args = (_linear(params[0], options), params, optim, opt_state, data("x", x), data("y", y))
+    args = (_linear(params, options), params, optim, opt_state, data("x", x), data("y", y))
     (model, skip_model), opt_state, grads = _update(*args)
     return dict(model=model, skip_model=skip_model, grads=grads, optim=optim, opt_state=opt_state)
 
@@ -228,7 +228,7 @@ def compute_linear_activity_hessian(
     )
     params = (model, make_skip_model(len(model)) if use_skips else None)
     x = jnp.zeros((1, Ws[0].shape[1]), Ws[0].dtype)
-    return _hessian(_linear(model, options), params, x, diag, off_diag)
+    return _hessian(_linear(params, options), params, x, diag, off_diag)
 
 
 @eqx.filter_jit
@@ -272,7 +272,7 @@ def compute_linear_activity_solution(
     prediction of the output.
     """
     params = (model, make_skip_model(len(model)) if use_skips else None)
-    return _solution(_linear(model, options), params, data("x", x), data("y", y))
+    return _solution(_linear(params, options), params, data("x", x), data("y", y))
 
 
 @eqx.filter_jit
