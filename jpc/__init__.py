@@ -4,6 +4,9 @@ from ._energy import (
     ActivityDecay as ActivityDecay,
     AddEnergy as AddEnergy,
     AmortisedEnergy as AmortisedEnergy,
+    EPCEnergy as EPCEnergy,
+    GaussianPrior as GaussianPrior,
+    LocalEnergy as LocalEnergy,
     PCEnergy as PCEnergy,
     SpectralPenalty as SpectralPenalty,
     WeightDecay as WeightDecay,
@@ -26,11 +29,16 @@ from ._functional import (
     update_activities as update_activities,
     update_params as update_params,
 )
+from ._gap import equilibrium_gap as equilibrium_gap
 from ._inference import (
     RESULTS as RESULTS,
     AbstractInference as AbstractInference,
+    Descent as Descent,
+    Equilibrium as Equilibrium,
     GradientFlow as GradientFlow,
     Inferred as Inferred,
+    Langevin as Langevin,
+    Minimise as Minimise,
     Record as Record,
     Trajectory as Trajectory,
 )

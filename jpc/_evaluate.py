@@ -1,20 +1,22 @@
 from typing import Unpack
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, PRNGKeyArray
 
 from ._functional import call, solve
+from ._inference import raise_if_not_finite
 from ._init import Sizes, ffwd, init_activities_from_normal, init_activities_with_amort
 from ._metrics import compute_accuracy
-from ._options import FlowOptions, Options, Skips, data, setup
-from ._types import Layers, Number, Scalar
+from ._options import FlowOptions, Options, Setup, Skips, data, setup
+from ._types import Given, Layers, Number, Scalar
 
 
 def test_discriminative_pc(
-    model: Layers,
-    output: ArrayLike,
-    input: ArrayLike,
+    model: Given[Layers],
+    output: Given[ArrayLike],
+    input: Given[ArrayLike],
     *,
     skip_model: Skips = None,
     **options: Unpack[Options],
@@ -25,25 +27,25 @@ def test_discriminative_pc(
     params = (model, skip_model)
     options_ = setup(params, options)
     preds = ffwd(options_, params, data("input", input))[-1]
-    accuracy = _accuracy(output, preds, "output")
-    return jnp.mean(jax.vmap(options_.loss)(data("output", output), preds)), accuracy
+    return _score(options_, data("output", output), preds)
 
 
-def _accuracy(truths: ArrayLike, preds: Array, name: str) -> Scalar:
-    if preds.shape != (shape := data(name, truths).shape):
-        raise ValueError(f"The {name} has shape {shape}, the network's {preds.shape}.")
-    return compute_accuracy(jnp.asarray(truths), preds)
+@eqx.filter_jit
+def _score(setup: Setup, output: Array, preds: Array) -> tuple[Scalar, Scalar]:
+    output = raise_if_not_finite({"output": output}, output)
+    accuracy = compute_accuracy(output, preds)
+    return jnp.mean(jax.vmap(setup.loss)(output, preds)), accuracy
 
 
 def test_generative_pc(
-    model: Layers,
-    output: ArrayLike,
-    input: ArrayLike,
-    key: PRNGKeyArray,
+    model: Given[Layers],
+    output: Given[ArrayLike],
+    input: Given[ArrayLike],
+    key: Given[PRNGKeyArray],
     layer_sizes: Sizes,
-    batch_size: int,
+    batch_size: Given[int],
     *,
-    sigma: Number = 0.05,
+    sigma: Given[Number] = 0.05,
     **options: Unpack[FlowOptions],
 ) -> tuple[Scalar, Array]:
     """How well a generative network infers and generates.
@@ -70,21 +72,21 @@ def _infer_input(model, starts, output, input, options, max_t1):
     """The accuracy of the input inferred from each start, and the output predicted from it."""
     params = (model, None)
     options_ = setup(params, options, max_t1=max_t1)
+    preds = ffwd(options_, params, input := data("input", input))[-1]
     ends = [call(solve, options_, params, start, output, None, None)[0] for start in starts]
-    preds = ffwd(options_, params, data("input", input))[-1]
-    return [_accuracy(input, end[0], "input") for end in ends], preds
+    return [compute_accuracy(input, end[0]) for end in ends], preds
 
 
 def test_hpc(
-    generator: Layers,
-    amortiser: Layers,
-    output: ArrayLike,
-    input: ArrayLike,
-    key: PRNGKeyArray,
+    generator: Given[Layers],
+    amortiser: Given[Layers],
+    output: Given[ArrayLike],
+    input: Given[ArrayLike],
+    key: Given[PRNGKeyArray],
     layer_sizes: Sizes,
-    batch_size: int,
+    batch_size: Given[int],
     *,
-    sigma: Number = 0.05,
+    sigma: Given[Number] = 0.05,
     **options: Unpack[FlowOptions],
 ) -> tuple[Scalar, Scalar, Scalar, Array]:
     """How well a hybrid network infers and generates.
@@ -98,11 +100,12 @@ def test_hpc(
     the one that inference finds from that guess, and of the one that it finds from random
     activities; and the output that is predicted from the input.
     """
+    output, input = data("output", output), data("input", input)
     guess = init_activities_with_amort(amortiser, generator, output)
     start = init_activities_from_normal(key, layer_sizes, "unsupervised", batch_size, sigma)
     starts = [guess, start]
     (hybrid, generative), preds = _infer_input(generator, starts, output, input, options, 300.0)
-    return _accuracy(input, guess[0], "input"), hybrid, generative, preds
+    return compute_accuracy(input, guess[0]), hybrid, generative, preds
 
 
 for _fn in (test_discriminative_pc, test_generative_pc, test_hpc):

@@ -12,8 +12,8 @@ import optax
 from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, PyTree
 
-from ._energy import AmortisedEnergy
-from ._inference import GradientFlow, Record, raise_if_not_finite
+from ._energy import AbstractEnergy, AmortisedEnergy
+from ._inference import AbstractInference, GradientFlow, Record, raise_if_not_finite
 from ._learn import learn
 from ._options import (
     FlowOptions,
@@ -21,7 +21,9 @@ from ._options import (
     Params,
     Posed,
     Setup,
-    check_model,
+    batches,
+    check_states,
+    check_type,
     data,
     network,
     number,
@@ -29,9 +31,9 @@ from ._options import (
     pose,
     setup,
 )
-from ._types import Clamps, Layers, Nodes, Scalar
+from ._types import Clamps, Given, Layers, Nodes, Number, Scalar
 
-Activities = Sequence[ArrayLike]
+Activities = Given[Sequence[ArrayLike]]
 
 
 def call(
@@ -39,14 +41,15 @@ def call(
 ) -> Any:
     """Calls `fn(setup, params, posed, *args)`, jitted, on the problem that is posed."""
     if activities is not None:
-        activities = [data(f"activities[{i}]", z) for i, z in enumerate(activities)]
+        activities = batches("activities", activities)
     output, input = data("output", output), optional_data("input", input)
     return _jitted(fn, setup, params, activities, output, input, *args)
 
 
 @eqx.filter_jit
 def _jitted(fn, setup, params, activities, output, input, *args):
-    named = {"output": output, "input": input, "activities": activities}
+    named = {f"activities[{i}]": z for i, z in enumerate(activities or ())}
+    named = {"output": output, "input": input, **named}
     output = raise_if_not_finite(named, output)
     return fn(setup, params, pose(setup, params, activities, output, input), *args)
 
@@ -59,9 +62,9 @@ def with_prediction(layers: Layers, nodes: Nodes) -> list[Array]:
 def pc_energy_fn(
     params: Params,
     activities: Activities,
-    y: ArrayLike,
+    y: Given[ArrayLike],
     *,
-    x: ArrayLike | None = None,
+    x: Given[ArrayLike | None] = None,
     record_layers: bool = False,
     **options: Unpack[Options],
 ) -> Array:
@@ -99,9 +102,9 @@ def layer_energies(setup: Setup, posed: Posed) -> Array:
 def compute_pc_activity_grad(
     params: Params,
     activities: Activities,
-    y: ArrayLike,
+    y: Given[ArrayLike],
     *,
-    x: ArrayLike | None = None,
+    x: Given[ArrayLike | None] = None,
     **options: Unpack[Options],
 ) -> tuple[Scalar, list[Array]]:
     """The gradient of the energy in the activities. Each example's is that of its own energy,
@@ -147,9 +150,9 @@ def neg_pc_activity_grad(t: Any, activities: Activities, args: tuple) -> list[Ar
 def compute_pc_param_grads(
     params: Params,
     activities: Activities,
-    y: ArrayLike,
+    y: Given[ArrayLike],
     *,
-    x: ArrayLike | None = None,
+    x: Given[ArrayLike | None] = None,
     **options: Unpack[Options],
 ) -> Params:
     """The gradient of the energy in the parameters.
@@ -164,27 +167,26 @@ def compute_pc_param_grads(
 
 
 def _param_grads(setup: Setup, params: Params, posed: Posed) -> Params:
-    return eqx.filter_grad(of_params(setup))(params, posed.nodes, posed.clamps)
+    return eqx.filter_grad(of_params(setup, posed))(params, posed.nodes, posed.clamps)
 
 
-def of_params(setup: Setup) -> Callable[[Params, Nodes, Clamps], Scalar]:
-    """The energy as a function of a model and its skip connections, rather than of layers."""
-
-    def energy(params, nodes, clamps):
-        layers, _ = network(setup, params, eqx.combine(nodes, clamps)[0])
-        return setup.energy(layers, nodes, clamps)
-
-    return energy
+def of_params(setup: Setup, posed: Posed, energy: AbstractEnergy | None = None) -> Callable:
+    """An energy (by default the setup's) as a function of a model and its skip connections,
+    rather than of layers.
+    """
+    z_0 = eqx.combine(posed.nodes, posed.clamps)[0]
+    energy = setup.energy if energy is None else energy
+    return lambda params, nodes, clamps: energy(network(setup, params, z_0)[0], nodes, clamps)
 
 
 def solve_inference(
     params: Params,
     activities: Activities,
-    output: ArrayLike,
-    input: ArrayLike | None = None,
+    output: Given[ArrayLike],
+    input: Given[ArrayLike | None] = None,
     *,
     record_iters: bool = False,
-    record_every: float | None = None,
+    record_every: Given[Number | None] = None,
     **options: Unpack[FlowOptions],
 ) -> list[Array]:
     r"""Inference: integrates the gradient flow of the energy in the activities,
@@ -206,7 +208,13 @@ def solve_inference(
     problem = (setup(params, options, max_t1=20.0), params, activities, output, input)
     record = choose_record(problem, record_iters, record_every)
     ends, way, length = call(solve, *problem, record)
-    return ends if record is None else [z[: int(length)] for z in way]
+    return ends if record is None else trim(way, length)
+
+
+def trim(recorded: PyTree, length: Array) -> PyTree:
+    """Cuts off the room that was made for more steps than there were, if that is known."""
+    cut = lambda x: x if isinstance(length, Tracer) else x[: int(length)]
+    return jax.tree.map(cut, recorded)
 
 
 def solve(setup, params, posed, record):
@@ -217,14 +225,10 @@ def solve(setup, params, posed, record):
     return ends, jax.vmap(lambda z: with_prediction(posed.layers, z))(way.values), way.length
 
 
-def choose_record(problem: tuple, record: bool, every: float | None) -> Record | None:
+def choose_record(problem: tuple, record: bool, every: Any) -> Record | None:
     """A record of a grid of times, or of every step with room for as many as there are."""
     if every is not None:
-        inference = problem[0].inference
-        if not isinstance(inference, GradientFlow):
-            raise ValueError("record_every is a time, and only jpc.GradientFlow has one.")
-        steps = inference.t1 / number("record_every", every, above=0.0)
-        return Record(ts=every * jnp.arange(1 + int(steps + 1e-4)))
+        return _record_every(problem[0].inference, number("record_every", every, above=0.0))
     if not record:
         return None
     if any(isinstance(x, Tracer) for x in jax.tree.leaves(problem)):
@@ -236,6 +240,18 @@ def choose_record(problem: tuple, record: bool, every: float | None) -> Record |
     return Record(length=1 << max(steps - 1, 0).bit_length())
 
 
+def _record_every(inference: AbstractInference, every: Array) -> Record:
+    if not isinstance(inference, GradientFlow):
+        raise ValueError("record_every is a time, and only jpc.GradientFlow has one.")
+    if isinstance(every, Tracer) or isinstance(t1 := inference.t1, Tracer):
+        raise ValueError("Under jit record_every and max_t1 must be Python's numbers.")
+    times = float(t1) / float(every)
+    if not 1 <= times <= inference.max_steps:
+        limits = f"at least once and at most max_steps times into max_t1, which is {t1:g}"
+        raise ValueError(f"record_every must fit {limits}, got {every:g}.")
+    return Record(ts=every * jnp.arange(1 + int(times + 1e-4)))
+
+
 def _count_steps(setup, params, posed):
     return jnp.max(setup.inference(setup.energy, *posed).stats["steps"])
 
@@ -243,10 +259,10 @@ def _count_steps(setup, params, posed):
 def update_activities(
     params: Params,
     activities: Activities,
-    optim: optax.GradientTransformation,
+    optim: Given[optax.GradientTransformation],
     opt_state: PyTree,
-    output: ArrayLike,
-    input: ArrayLike | None = None,
+    output: Given[ArrayLike],
+    input: Given[ArrayLike | None] = None,
     **options: Unpack[Options],
 ) -> dict[str, Any]:
     """One step of inference with an Optax optimiser.
@@ -263,27 +279,27 @@ def update_activities(
     `opt_state`.
     """
     problem = (setup(params, options), params, activities, output, input)
-    energy, activities, opt_state = call(
-        _update_activities, *problem, list(activities), optim, opt_state
-    )
-    return dict(energy=energy, activities=activities, optim=optim, opt_state=opt_state)
+    return call(_update_activities, *problem, optim, opt_state) | dict(optim=optim)
 
 
-def _update_activities(setup, params, posed, activities, optim, opt_state):
+def _update_activities(setup, params, posed, optim, opt_state):
+    activities = with_prediction(posed.layers, posed.nodes)
     check_state("activities", optim, opt_state, activities)
     energy, grads = _activity_grad(setup, params, posed)
     updates, opt_state = optim.update(grads, opt_state, activities)
     free = [z + update for z, update in zip(activities, updates, strict=True)][:-1]
-    return energy, [*free, jax.vmap(posed.layers[-1])(free[-1])], opt_state
+    free = raise_if_not_finite({f"activities[{i}]": z for i, z in enumerate(free)}, free)
+    activities = [*free, jax.vmap(posed.layers[-1])(free[-1])]
+    return dict(energy=energy, activities=activities, opt_state=opt_state)
 
 
 def update_params(
     params: Params,
     activities: Activities,
-    optim: optax.GradientTransformation,
+    optim: Given[optax.GradientTransformation],
     opt_state: PyTree,
-    output: ArrayLike,
-    input: ArrayLike | None = None,
+    output: Given[ArrayLike],
+    input: Given[ArrayLike | None] = None,
     **options: Unpack[Options],
 ) -> dict[str, Any]:
     """Learning: one step of an Optax optimiser on the energy, in the parameters.
@@ -307,29 +323,37 @@ def update_params(
 
 
 def _update_params(setup, params, posed, optim, opt_state):
-    return descend(of_params(setup), params, posed.nodes, posed.clamps, optim, opt_state)
+    return descend(of_params(setup, posed), params, posed.nodes, posed.clamps, optim, opt_state)
 
 
-def descend(energy, params: Params, nodes, clamps, optim, opt_state) -> dict[str, Any]:
+def descend(energy, params: Params, nodes, clamps, optim, opt_state, name: str = "model") -> dict:
     """One step of learning of a model and its skip connections. The optimiser's state may be
     that of the bare model.
     """
     model, skip_model = params
+    if not jax.tree.leaves(eqx.filter(params, eqx.is_inexact_array)):
+        raise ValueError(f"{name} has no parameters: its layers hold no arrays to learn.")
     bare = skip_model is None and not fits(optim, opt_state, params)
-    check_state("model", optim, opt_state, model if bare else params)
+    whole = name if skip_model is None else "(model, skip_model)"
+    check_state(whole, optim, opt_state, model if bare else params)
     pair = (lambda model: (model, None)) if bare else (lambda params: params)
     of_pair = lambda learned, nodes, clamps: energy(pair(learned), nodes, clamps)
     state = dict(optim=optim, opt_state=opt_state)
     learned = learn(of_pair, model if bare else params, nodes, clamps, **state)
-    named = {f"Learning: layer {i}": layer for i, layer in enumerate(pair(learned.params)[0], 1)}
+    layers = enumerate(zip(*filter(None, pair(learned.params)), strict=True), start=1)
+    named = {f"After learning, layer {i} of {name}": layer for i, layer in layers}
     model, skip_model = raise_if_not_finite(named, pair(learned.params))
     new = dict(model=model, skip_model=skip_model, opt_state=learned.opt_state)
     return new | dict(grads=pair(learned.grads))
 
 
-def fits(optim: optax.GradientTransformation, opt_state: PyTree, params: PyTree) -> bool:
+def fits(optim: Any, opt_state: PyTree, params: PyTree) -> bool:
     """Whether a state is one that an optimiser has for these parameters."""
-    expected = jax.eval_shape(optim.init, eqx.filter(params, eqx.is_inexact_array))
+    check_type("optim", optim, optax.GradientTransformation, "optax.adam(1e-3)")
+    try:
+        expected = jax.eval_shape(optim.init, eqx.filter(params, eqx.is_inexact_array))
+    except (TypeError, ValueError):  # An optimiser of trees of another structure.
+        return False
     shapes = lambda tree: [jnp.shape(leaf) for leaf in jax.tree.leaves(tree)]
     same = jax.tree.structure(expected) == jax.tree.structure(opt_state)
     return same and shapes(expected) == shapes(opt_state)
@@ -337,19 +361,19 @@ def fits(optim: optax.GradientTransformation, opt_state: PyTree, params: PyTree)
 
 def check_state(name: str, optim: Any, opt_state: PyTree, params: PyTree) -> None:
     if not fits(optim, opt_state, params):
-        init = "activities" if name == "activities" else f"eqx.filter({name}, eqx.is_array)"
+        init = name if name == "activities" else f"eqx.filter({name}, eqx.is_inexact_array)"
         raise ValueError(
-            f"opt_state is not a state of this optimiser for this {name}: make one with "
+            f"opt_state is not a state of this optimiser for {name}: make one with "
             f"optim.init({init}), and keep the one that each update returns."
         )
 
 
 def hpc_energy_fn(
-    model: Layers,
+    model: Given[Layers],
     equilib_activities: Activities,
     amort_activities: Activities,
-    x: ArrayLike,
-    y: ArrayLike | None = None,
+    x: Given[ArrayLike],
+    y: Given[ArrayLike | None] = None,
     record_layers: bool = False,
 ) -> Array:
     r"""The energy of an amortiser, whose targets are what a generator inferred,
@@ -372,22 +396,17 @@ def hpc_energy_fn(
 
     A scalar, or an array of the amortiser's layers' energies in its own order.
     """
-    chain = _check_amortised(model, equilib_activities, amort_activities, x, y)
-    energies = _amortised_energies(list(model), *chain)
+    chain = (equilib_activities, amort_activities, x, y)
+    energies = jnp.stack(_call_amortised(AmortisedEnergy().layerwise, model, *chain))
     return energies if record_layers else jnp.sum(energies)
 
 
-@eqx.filter_jit
-def _amortised_energies(model, nodes, clamps):
-    return jnp.stack(AmortisedEnergy().layerwise(model, nodes, clamps))
-
-
 def compute_hpc_param_grads(
-    model: Layers,
+    model: Given[Layers],
     equilib_activities: Activities,
     amort_activities: Activities,
-    x: ArrayLike,
-    y: ArrayLike | None = None,
+    x: Given[ArrayLike],
+    y: Given[ArrayLike | None] = None,
 ) -> PyTree:
     """The gradient of an amortiser's energy in its parameters.
 
@@ -397,12 +416,20 @@ def compute_hpc_param_grads(
 
     Gradients like `model`, with `None` for what is not an array.
     """
-    chain = _check_amortised(model, equilib_activities, amort_activities, x, y)
-    return eqx.filter_jit(eqx.filter_grad(AmortisedEnergy()))(model, *chain)
+    chain = (equilib_activities, amort_activities, x, y)
+    return _call_amortised(eqx.filter_grad(AmortisedEnergy()), model, *chain)
 
 
-def _check_amortised(model, equilib, amort, x, y) -> tuple[Nodes, Clamps]:
-    check_model("model", model)
+def _call_amortised(fn: Callable, model, equilib, amort, x, y) -> Any:
+    """Calls `fn(model, nodes, clamps)`, jitted, on the chain of an amortiser."""
+    options = setup((model, None), {})
+    equilib, amort = batches("equilib_activities", equilib), batches("amort_activities", amort)
+    chain = (equilib, amort, data("x", x), optional_data("y", y))
+    return _jitted_amortised(fn, options, list(model), *chain)
+
+
+@eqx.filter_jit
+def _jitted_amortised(fn, setup, model, equilib, amort, x, y):
     depth = len(model)
     if len(amort) != depth + 1 or len(equilib) != (depth + 1 if y is None else depth):
         raise ValueError(
@@ -410,9 +437,16 @@ def _check_amortised(model, equilib, amort, x, y) -> tuple[Nodes, Clamps]:
             f"z_{depth}, and as many equilib_activities (without z_0 if y is given), got "
             f"{len(amort)} and {len(equilib)}."
         )
-    equilib = [data(f"equilib_activities[{i}]", z) for i, z in enumerate(equilib)]
-    amort = [data(f"amort_activities[{i}]", z) for i, z in enumerate(amort)]
-    return amortised_chain(equilib, amort, data("x", x), optional_data("y", y))
+    _, shapes = network(setup, (model, None), x)
+    nodes, clamps = amortised_chain(equilib, amort, x, y)
+    for name, states in {
+        "amort_activities": nodes[1:-1],
+        "equilib_activities": clamps[1:],
+    }.items():
+        chain = {"x": x} | {f"{name} z_{depth - i}": z for i, z in enumerate(states, start=1)}
+        check_states(chain, shapes[: len(chain)])
+        nodes = raise_if_not_finite(chain, nodes)
+    return fn(model, nodes, clamps)
 
 
 def amortised_chain(equilib, amort, x: Array, y: Array | None) -> tuple[Nodes, Clamps]:

@@ -1,31 +1,27 @@
+import itertools
 from collections.abc import Sequence
 from typing import Literal, Unpack
 
 import equinox as eqx
 import jax
 import jax.random as jr
+import numpy as np
 from jaxtyping import Array, ArrayLike, PRNGKeyArray
 
-from ._layer import feedforward
-from ._options import (
-    Options,
-    Params,
-    Setup,
-    Skips,
-    check_model,
-    choice,
-    data,
-    network,
-    number,
-    setup,
-)
-from ._types import Layers, Number
+from ._inference import raise_if_not_finite
+from ._layer import check_sizes, choice, feedforward, show, split_key
+from ._options import Options, Params, Setup, Skips, check_model, data, network, number, setup
+from ._types import Given, Layers, Number
 
-Sizes = Sequence[int | tuple[int, ...]]
+Sizes = Given[Sequence[int | tuple[int, ...]]]
 
 
 def init_activities_with_ffwd(
-    model: Layers, input: ArrayLike, *, skip_model: Skips = None, **options: Unpack[Options]
+    model: Given[Layers],
+    input: Given[ArrayLike],
+    *,
+    skip_model: Skips = None,
+    **options: Unpack[Options],
 ) -> list[Array]:
     r"""The activities of a feedforward pass, $z_\ell = f_\ell(z_{\ell-1})$ with $z_0 = x$.
 
@@ -46,16 +42,17 @@ def init_activities_with_ffwd(
 
 @eqx.filter_jit
 def ffwd(setup: Setup, params: Params, input: Array) -> list[Array]:
+    input = raise_if_not_finite({"input": input}, input)
     layers, _ = network(setup, params, input)
     return jax.vmap(lambda z: feedforward(layers, z))(input)
 
 
 def init_activities_from_normal(
-    key: PRNGKeyArray,
+    key: Given[PRNGKeyArray],
     layer_sizes: Sizes,
-    mode: Literal["supervised", "unsupervised"],
-    batch_size: int,
-    sigma: Number = 0.05,
+    mode: Given[Literal["supervised", "unsupervised"]],
+    batch_size: Given[int],
+    sigma: Given[Number] = 0.05,
 ) -> list[Array]:
     r"""Random activities, $z_\ell \sim N(0, \sigma^2)$.
 
@@ -72,18 +69,19 @@ def init_activities_from_normal(
     A list of activities.
     """
     choice("mode", mode, ("supervised", "unsupervised"))
-    shapes = [(size,) if isinstance(size, int) else tuple(size) for size in layer_sizes]
-    if len(shapes) < 2 or min([batch_size, *(n for shape in shapes for n in shape)]) < 1:
-        given = f"layer_sizes={list(layer_sizes)}, batch_size={batch_size}"
-        raise ValueError(f"Give the positive sizes of z_0 ... z_L and the batch, got {given}.")
+    if not isinstance(layer_sizes, Sequence | np.ndarray) or len(layer_sizes) < 2:
+        raise ValueError(f"layer_sizes must list those of z_0 ... z_L, got {show(layer_sizes)}.")
+    shapes = [np.atleast_1d(size).tolist() for size in layer_sizes]
+    for size in itertools.chain(*shapes):
+        check_sizes(batch_size=batch_size, layer_sizes=size)
     scale = number("sigma", sigma, least=0.0)
     shapes = shapes[1:] if mode == "supervised" else shapes
-    keys = jr.split(key, len(shapes))
+    keys = split_key(key, len(shapes))
     return [scale * jr.normal(k, (batch_size, *s)) for k, s in zip(keys, shapes, strict=True)]
 
 
 def init_activities_with_amort(
-    amortiser: Layers, generator: Layers, input: ArrayLike
+    amortiser: Given[Layers], generator: Given[Layers], input: Given[ArrayLike]
 ) -> list[Array]:
     r"""An amortiser's guess of a generator's activities: its own feedforward activities in the
     opposite order, $z_{L-\ell} = q_\ell(z_{L-\ell+1})$ from the data on.
@@ -99,14 +97,16 @@ def init_activities_with_amort(
     The list $z_0 \dots z_{L-1}$, then the generator's prediction $f_L(z_{L-1})$.
     """
     check_model("amortiser", amortiser)
+    check_model("generator", generator)
     return _amortise(setup((generator, None), {}), amortiser, generator, data("input", input))
 
 
 @eqx.filter_jit
 def _amortise(setup: Setup, amortiser: Layers, generator: Layers, data: Array) -> list[Array]:
-    layers, _ = network(setup, (amortiser, None), data)
+    data = raise_if_not_finite({"the amortiser's input": data}, data)
+    layers, _ = network(setup, (amortiser, None), data, name="amortiser")
     guesses = jax.vmap(lambda z: feedforward(layers, z))(data)[::-1]
-    layers, states = network(setup, (generator, None), guesses[0])
+    layers, states = network(setup, (generator, None), guesses[0], name="generator")
     expected, got = [z.shape for z in states], [z.shape[1:] for z in [*guesses, data]]
     if expected != got:
         raise ValueError(

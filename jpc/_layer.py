@@ -1,13 +1,16 @@
+import functools as ft
+import textwrap
 from collections.abc import Callable, Sequence
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
-from ._types import Layers, Number
+from ._types import Given, Layers, Number
 
 ParamType: TypeAlias = Literal["sp", "ntp", "mupc"]
 
@@ -44,11 +47,28 @@ class Layer(eqx.Module):
         return self.scale * self.fn(z) + self.skip(z)
 
 
+def apply(layer: Callable, z: Array) -> Array:
+    """`layer(z)`, traced and differentiated once for all layers that differ only in the values
+    of their arrays. This keeps the first call short for deep networks.
+    """
+    leaves, structure = jax.tree.flatten(layer)
+    arrays = [leaf if eqx.is_array(leaf) else None for leaf in leaves]
+    static = tuple(None if eqx.is_array(leaf) else leaf for leaf in leaves)
+    return _apply((structure, static), arrays, z)
+
+
+@ft.partial(jax.jit, static_argnums=0)
+def _apply(fixed, arrays, z):
+    structure, static = fixed
+    leaves = [b if a is None else a for a, b in zip(arrays, static, strict=True)]
+    return jax.tree.unflatten(structure, leaves)(z)
+
+
 def feedforward(layers: Layers, z: Array) -> list[Array]:
     r"""The states $z_1 \dots z_L$ of a feedforward pass from $z_0$, for one example."""
     states = []
     for layer in layers:
-        z = layer(z)
+        z = apply(layer, z)
         states.append(z)
     return states
 
@@ -58,7 +78,7 @@ def parameterise(
     skip_model: Sequence[Callable | None] | None = None,
     *,
     fan_ins: Sequence[int],
-    param_type: ParamType = "sp",
+    param_type: Given[ParamType] = "sp",
     gamma: Number = 1.0,
 ) -> list[Layer]:
     r"""Gives each layer of a network its skip connection and its scaling,
@@ -86,7 +106,7 @@ def parameterise(
     skips = [None] * depth if skip_model is None else skip_model
     spread = depth if any(skip is not None for skip in skips) else 1
     scales: list[Number] = [1.0] * depth
-    if param_type != "sp":
+    if choice("param_type", param_type, get_args(ParamType)) != "sp":
         exponent = {"ntp": -0.5, "mupc": -1.0}[param_type]
         first, *hidden, last = fan_ins
         scales = [first**-0.5, *((n * spread) ** -0.5 for n in hidden), last**exponent]
@@ -109,14 +129,36 @@ _ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 }
 
 
-def get_act_fn(name: str) -> Callable[[Array], Array]:
+def get_act_fn(name: Given[str]) -> Callable[[Array], Array]:
     """The activation function of that name: `linear`, `tanh`, `hard_tanh`, `relu`,
     `leaky_relu`, `gelu`, `selu` or `silu`.
     """
-    if name not in _ACTIVATIONS:
-        choices = ", ".join(_ACTIVATIONS)
-        raise ValueError(f"Unknown activation function {name!r}: choose from {choices}.")
-    return _ACTIVATIONS[name]
+    return _ACTIVATIONS[choice("activation function", name, tuple(_ACTIVATIONS))]
+
+
+def show(value: Any) -> str:
+    """A value in an error message."""
+    return textwrap.shorten(repr(value), 80, placeholder=" ...")
+
+
+def choice(name: str, value: Any, choices: Sequence[Any]) -> Any:
+    if value not in choices:
+        listed = ", ".join(map(repr, choices))
+        raise ValueError(f"Unknown {name} {show(value)}: choose from {listed}.")
+    return value
+
+
+def check_sizes(**sizes: Any) -> None:
+    for name, size in sizes.items():
+        if not isinstance(size, int | np.integer) or size < 1:
+            raise ValueError(f"Sizes must be positive integers, got {name}={show(size)}.")
+
+
+def split_key(key: Any, num: int) -> Array:
+    try:
+        return jr.split(key, num)
+    except (TypeError, ValueError):
+        raise TypeError(f"key must be a single jax.random.key(seed), got {show(key)}.") from None
 
 
 def _linear(
@@ -131,14 +173,14 @@ def _linear(
 
 
 def make_mlp(
-    key: PRNGKeyArray,
-    input_dim: int,
-    width: int,
-    depth: int,
-    output_dim: int,
-    act_fn: str | Callable[[Array], Array],
-    use_bias: bool = False,
-    param_type: ParamType = "sp",
+    key: Given[PRNGKeyArray],
+    input_dim: Given[int],
+    width: Given[int],
+    depth: Given[int],
+    output_dim: Given[int],
+    act_fn: Given[str | Callable[[Array], Array]],
+    use_bias: Given[bool] = False,
+    param_type: Given[ParamType] = "sp",
 ) -> list[eqx.nn.Sequential]:
     r"""A multi-layer perceptron in layers that predictive coding can use,
     $f_\ell(z_{\ell-1}) = W_\ell \phi(z_{\ell-1})$ with $\phi$ the identity for $\ell = 1$.
@@ -158,28 +200,22 @@ def make_mlp(
 
     A list of `depth` layers.
     """
-    if depth < 1:
-        raise ValueError(f"A network has at least one layer, got depth={depth}.")
-    if min(input_dim, width, output_dim) < 1:
-        sizes = f"input_dim={input_dim}, width={width}, output_dim={output_dim}"
-        raise ValueError(f"The sizes of a network are positive, got {sizes}.")
-    if param_type not in get_args(ParamType):
-        choices = ", ".join(map(repr, get_args(ParamType)))
-        raise ValueError(f"Unknown param_type {param_type!r}: choose from {choices}.")
-    act_fn = get_act_fn(act_fn) if isinstance(act_fn, str) else act_fn
+    check_sizes(input_dim=input_dim, width=width, depth=depth, output_dim=output_dim)
+    choice("use_bias", use_bias, (False, True))
+    choice("param_type", param_type, get_args(ParamType))
+    act_fn = act_fn if callable(act_fn) else get_act_fn(act_fn)
     sizes = [input_dim, *[width] * (depth - 1), output_dim]
     acts = [_identity, *[act_fn] * (depth - 1)]
     return [
         eqx.nn.Sequential([eqx.nn.Lambda(act), _linear(k, n, m, use_bias, param_type)])
-        for k, act, n, m in zip(jr.split(key, depth), acts, sizes[:-1], sizes[1:], strict=True)
+        for k, act, n, m in zip(split_key(key, depth), acts, sizes[:-1], sizes[1:], strict=True)
     ]
 
 
-def make_skip_model(depth: int) -> list[eqx.nn.Lambda | None]:
+def make_skip_model(depth: Given[int]) -> list[eqx.nn.Lambda | None]:
     """One-layer skip connections for a network of `depth` layers: the identity for every
     layer but the first and the last.
     """
-    if depth < 1:
-        raise ValueError(f"A network has at least one layer, got depth={depth}.")
+    check_sizes(depth=depth)
     skips = [eqx.nn.Lambda(_identity) for _ in range(depth)]
     return [skip if 0 < i < depth - 1 else None for i, skip in enumerate(skips)]

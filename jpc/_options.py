@@ -27,11 +27,11 @@ from ._energy import (
     squared_error,
 )
 from ._inference import AbstractInference, GradientFlow
-from ._layer import Layer, ParamType, feedforward, parameterise
-from ._types import Clamps, Nodes, Number
+from ._layer import Layer, ParamType, choice, feedforward, parameterise, show
+from ._types import Clamps, Given, Layers, Nodes, Number
 
-Skips = Sequence[Callable | None] | None
-Params = tuple[Sequence[Callable], Skips]
+Skips = Given[Sequence[Callable | None] | None]
+Params = Given[tuple[Layers, Skips]]
 
 _LOSSES = {"mse": squared_error, "ce": cross_entropy}
 _PENALTIES: dict[str, Callable[[Array], AbstractEnergy]] = {
@@ -111,7 +111,7 @@ def setup(params: Params, options: Any, *, max_t1: float | None = None) -> Setup
     check_params(params)
     known = (FlowOptions if max_t1 else Options).__annotations__
     if unknown := sorted(options.keys() - known):
-        raise TypeError(f"Unknown keyword {', '.join(unknown)}. The options: {', '.join(known)}.")
+        raise TypeError(f"Unknown keyword {', '.join(unknown)}. Options: {', '.join(known)}.")
     for name, other in _SYNONYMS.items():
         _refuse_both(options.keys() & {name}, options.keys() & {other})
     options = {_SYNONYMS.get(name, name): value for name, value in options.items()}
@@ -150,11 +150,16 @@ def _inference(options: dict[str, Any], reduction: Any, max_t1: float) -> Abstra
         check_type("inference", given, AbstractInference, "jpc.GradientFlow()")
         return floats_to_arrays(given)
     dt = options.get("dt")
+    solver = options.get("ode_solver", dfx.Heun())
+    controller = options.get("stepsize_controller", dfx.PIDController(rtol=1e-3, atol=1e-3))
+    check_type("ode_solver", solver, dfx.AbstractSolver, "diffrax.Heun()")
+    kind = dfx.AbstractStepSizeController
+    check_type("stepsize_controller", controller, kind, "diffrax.ConstantStepSize()")
     flow = GradientFlow(
-        options.get("ode_solver", dfx.Heun()),
+        solver,
         number("max_t1", options.get("max_t1", max_t1), above=0.0),
         None if dt is None else number("dt", dt, above=0.0),
-        options.get("stepsize_controller", dfx.PIDController(rtol=1e-3, atol=1e-3)),
+        controller,
         reduction=reduction,
     )
     return floats_to_arrays(flow)
@@ -167,80 +172,89 @@ def _refuse_both(one: set[str], other: set[str]) -> None:
 
 def check_type(name: str, value: Any, kind: type, example: str) -> None:
     if not isinstance(value, kind):
-        raise TypeError(f"{name} must be a jpc.{kind.__name__} such as {example}, got {value!r}.")
-
-
-def choice(name: str, value: Any, choices: Sequence[str]) -> Any:
-    if value not in choices:
-        listed = ", ".join(map(repr, choices))
-        raise ValueError(f"Unknown {name} {value!r}: choose from {listed}.")
-    return value
+        raise TypeError(f"{name} must be something like {example}, got {show(value)}.")
 
 
 def number(name: str, value: Any, *, above: float = -math.inf, least: float = -math.inf) -> Array:
     """A number as an array, so that changing it does not retrace; checked unless traced."""
+    if not (eqx.is_array_like(value) and jnp.shape(value) == () and jnp.isrealobj(value)):
+        raise ValueError(f"{name} must be a number, got {show(value)}.")
     if not isinstance(value, Tracer):
-        if isinstance(value, str) or jnp.shape(value) != ():
-            raise ValueError(f"{name} must be a number, got {value!r}.")
         value = float(value)
         if not (math.isfinite(value) and value > above and value >= least):
             bound = f"above {above:g}" if above > least else f"of at least {least:g}"
             raise ValueError(f"{name} must be a finite number {bound}, got {value:g}.")
-    return jnp.asarray(value)
+    return _constant(value)
 
 
 def floats_to_arrays(tree: PyTree) -> PyTree:
     """Python's floats as arrays, so that they are traced rather than compiled in."""
-    return jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, float) else x, tree)
+    return jax.tree.map(lambda x: _constant(x) if isinstance(x, float) else x, tree)
 
 
-def data(name: str, value: ArrayLike) -> Array:
+def _constant(value: Any) -> Array:
+    with jax.ensure_compile_time_eval():  # In somebody's jit too, its value stays known.
+        return jnp.asarray(value)
+
+
+def data(name: str, value: Given[ArrayLike]) -> Array:
     """Data as an array with a batch axis; integers and booleans as floats."""
-    array = jnp.asarray(value)
-    if array.ndim == 0 or array.shape[0] == 0:
-        raise ValueError(f"{name} needs at least one example, got shape {array.shape}.")
-    if jnp.issubdtype(array.dtype, jnp.complexfloating):
-        raise TypeError(f"{name} must be real, got {array.dtype}.")
+    try:
+        array = jnp.asarray(value)
+    except (TypeError, ValueError):
+        array = None
+    if array is None or jnp.iscomplexobj(array):
+        raise TypeError(f"{name} must be an array of real numbers, got {show(value)}.")
+    if array.ndim == 0 or array.size == 0:
+        raise ValueError(f"{name} needs a batch of examples, got shape {array.shape}.")
     if array.ndim > 1 and not jnp.issubdtype(array.dtype, jnp.floating):
         array = array.astype(jnp.result_type(float))
     return array
 
 
-def optional_data(name: str, value: ArrayLike | None) -> Array | None:
+def optional_data(name: str, value: Given[ArrayLike | None]) -> Array | None:
     return None if value is None else data(name, value)
 
 
-def check_model(name: str, model: Any) -> None:
+def batches(name: str, values: Any) -> list[Array]:
+    if not isinstance(values, Sequence):
+        raise TypeError(f"{name} must be a list of arrays, got {type(values).__name__}.")
+    return [data(f"{name}[{i}]", value) for i, value in enumerate(values)]
+
+
+def check_model(name: str, model: Any, *, holes: bool = False) -> None:
+    """A list of callables, `None` among them where there may be holes."""
     kind = lambda x: type(x).__name__
     try:
         layers = list(model)
     except TypeError:
-        expected = "a list of layers, callables on one example"
-        raise TypeError(f"{name} must be split into {expected}, got {kind(model)}.") from None
+        expected = "a list of layers (callables on one example, as jpc.make_mlp makes)"
+        raise TypeError(f"{name} must be {expected}, got {kind(model)}.") from None
     if not layers:
         raise ValueError(f"{name} has no layers.")
     for i, layer in enumerate(layers, start=1):
-        if not callable(layer):
+        if not (callable(layer) or (holes and layer is None)):
             raise TypeError(f"Layer {i} of {name} is not callable: got {kind(layer)}.")
 
 
 def check_params(params: Any) -> None:
     if not (isinstance(params, tuple) and len(params) == 2):
         got = type(params).__name__
-        raise TypeError(f"params must be a pair (model, skip_model or None), got {got}.")
+        raise TypeError(f"params must be (model, None) or (model, skip_model), got {got}.")
     model, skip_model = params
     check_model("model", model)
-    if skip_model is not None and len(skip_model) != len(model):
-        sizes = f"{len(skip_model)} entries for {len(model)} layers"
+    skips = [None] * len(model) if skip_model is None else skip_model
+    check_model("skip_model", skips, holes=True)
+    if len(skips) != len(model):
+        sizes = f"{len(skips)} entries for {len(model)} layers"
         raise ValueError(f"skip_model has {sizes}: give one per layer, None for no skip.")
 
 
-def network(setup: Setup, params: Params, input: Array) -> tuple[list[Layer], list]:
+def network(setup: Setup, params: Params, input: Array, name: str = "model") -> tuple[list, list]:
     """The layers of a network and the shapes of its states, from a batch of $z_0$."""
-    check_params(params)
     model, skip_model = list(params[0]), params[1]
     plain = parameterise(model, skip_model, fan_ins=[1] * len(model))
-    states = _shapes(plain, jax.ShapeDtypeStruct(input.shape[1:], input.dtype))
+    states = _shapes(name, plain, jax.ShapeDtypeStruct(input.shape[1:], input.dtype))
     if setup.param_type != "sp" and (len(model) < 2 or any(len(z.shape) != 1 for z in states)):
         raise ValueError(
             f"param_type={setup.param_type!r} is for at least two layers between vectors; give "
@@ -251,15 +265,24 @@ def network(setup: Setup, params: Params, input: Array) -> tuple[list[Layer], li
     return scaled(model, skip_model, fan_ins=fan_ins), states
 
 
-def _shapes(layers: list[Layer], z: jax.ShapeDtypeStruct) -> list[jax.ShapeDtypeStruct]:
+def _shapes(name: str, layers: list[Layer], z: jax.ShapeDtypeStruct) -> list[jax.ShapeDtypeStruct]:
     states = [z]
     for i, layer in enumerate(layers):
         try:
-            states.append(jax.eval_shape(layer, states[-1]))
+            z = jax.eval_shape(ft.partial(_unbroadcast, layer), z)
         except Exception as error:
-            given = f"z_{i}, of shape {states[-1].shape} for one example"
-            raise ValueError(f"Layer {i + 1} cannot take {given}: {error}") from error
+            given = f"{'z' if i else 'the input z'}_{i}, of shape {z.shape} for one example"
+            why = str(error).partition("\n")[0] + _hint(z)
+            raise ValueError(f"Layer {i + 1} of {name} cannot take {given}: {why}") from error
+        states.append(z)
     return states
+
+
+def _unbroadcast(layer: Layer, z: Array) -> Array:
+    plain, skipped = layer.fn(z).shape, jnp.shape(layer.skip(z))
+    if skipped not in ((), plain):
+        raise ValueError(f"it makes {plain} of it, but its skip connection {skipped}.")
+    return layer(z)
 
 
 def pose(setup: Setup, params: Params, activities: Any, output: Array, input: Any) -> Posed:
@@ -267,35 +290,40 @@ def pose(setup: Setup, params: Params, activities: Any, output: Array, input: An
     the prediction of the output as their last entry, and leave without it; `None` stands for
     those of a feedforward pass.
     """
-    check_params(params)
     depth, first = len(params[0]), 0 if input is None else 1
     if depth == first:
         raise ValueError("A network of one layer has nothing to infer: give it at least two.")
-    if activities is not None and len(activities) != depth + 1 - first:
+    if (activities is not None or input is None) and len(activities or ()) != depth + 1 - first:
         raise ValueError(
             f"A network of {depth} layers {'with' if first else 'without'} an input has "
             f"{depth + 1 - first} activities, z_{first} ... z_{depth} (the last one is the "
-            f"prediction of the output), got {len(activities)}."
+            f"prediction of the output), got {len(activities or ())}."
         )
     given = [z for z in (input, *(activities or ())) if z is not None]
     layers, shapes = network(setup, params, given[0])
     if activities is None:
         activities = jax.vmap(lambda z: feedforward(layers, z))(input)
-    chain = dict(enumerate([*activities[:-1], output], start=first))
-    for i, z in chain.items():
-        _check_shape(f"output z_{i}" if i == depth else f"activity z_{i}", i, z, shapes[i])
-    chain = chain if input is None else {0: input, **chain}
-    if len({len(z) for z in chain.values()}) > 1:
-        sizes = ", ".join(f"z_{i} has {len(z)}" for i, z in chain.items())
-        raise ValueError(f"All states must have the same batch size, but {sizes}.")
+    chain = {f"activity z_{i}": z for i, z in enumerate(activities, start=first)}
+    chain = chain if input is None else {"input z_0": input, **chain}
+    check_states(chain, shapes)
+    chain.popitem()
+    check_states({**chain, f"output z_{depth}": output}, shapes)
     return Posed(layers, *clamp(list(activities[:-1]), output, input))
 
 
-def _check_shape(name: str, layer: int, z: Array, expected: jax.ShapeDtypeStruct) -> None:
-    if z.shape[1:] != expected.shape:
-        whole = jnp.issubdtype(z.dtype, jnp.integer)
-        hint = " Integer labels need jax.nn.one_hot(labels, num_classes)." if whole else ""
-        raise ValueError(
-            f"The {name} has shape {z.shape}, {z.shape[1:]} for one example, but layer {layer} "
-            f"predicts {expected.shape}.{hint}"
-        )
+def check_states(chain: dict[str, Array], shapes: list[jax.ShapeDtypeStruct]) -> None:
+    """That the states of a chain are what its layers predict, for as many examples each."""
+    for i, ((name, z), expected) in enumerate(zip(chain.items(), shapes, strict=True)):
+        if z.shape[1:] != expected.shape:
+            raise ValueError(
+                f"The {name} has shape {z.shape}, {z.shape[1:]} for one example, but layer {i} "
+                f"predicts {expected.shape}.{_hint(z)}"
+            )
+    if len({len(z) for z in chain.values()}) > 1:
+        sizes = ", ".join(f"{name} has {len(z)}" for name, z in chain.items())
+        raise ValueError(f"All states must have the same batch size, but {sizes}.")
+
+
+def _hint(z: Array | jax.ShapeDtypeStruct) -> str:
+    whole = jnp.issubdtype(z.dtype, jnp.integer)
+    return " (Integer labels need jax.nn.one_hot(labels, num_classes).)" if whole else ""

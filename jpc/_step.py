@@ -4,7 +4,6 @@ from typing import Any, Unpack
 import jax
 import jax.numpy as jnp
 import optax
-from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, PRNGKeyArray, PyTree
 
 from ._energy import AmortisedEnergy
@@ -16,6 +15,7 @@ from ._functional import (
     descend,
     layer_energies,
     of_params,
+    trim,
     with_prediction,
 )
 from ._inference import Inferred, Record
@@ -23,25 +23,25 @@ from ._init import Sizes, init_activities_from_normal, init_activities_with_amor
 from ._layer import feedforward
 from ._metrics import compute_accuracy, compute_activity_norms, compute_param_norms, mse_loss
 from ._options import FlowOptions, Posed, Setup, Skips, data, setup
-from ._types import Layers, Number
+from ._types import Given, Layers, Number
 
 
 def make_pc_step(
-    model: Layers,
-    optim: optax.GradientTransformation,
+    model: Given[Layers],
+    optim: Given[optax.GradientTransformation],
     opt_state: PyTree,
-    output: ArrayLike,
-    input: ArrayLike | None = None,
+    output: Given[ArrayLike],
+    input: Given[ArrayLike | None] = None,
     *,
     skip_model: Skips = None,
-    key: PRNGKeyArray | None = None,
-    layer_sizes: Sizes | None = None,
-    batch_size: int | None = None,
-    sigma: Number = 0.05,
+    key: Given[PRNGKeyArray | None] = None,
+    layer_sizes: Sizes = None,
+    batch_size: Given[int | None] = None,
+    sigma: Given[Number] = 0.05,
     activities: Activities | None = None,
     record_activities: bool = False,
     record_energies: bool = False,
-    record_every: float | None = None,
+    record_every: Given[Number | None] = None,
     activity_norms: bool = False,
     param_norms: bool = False,
     grad_norms: bool = False,
@@ -101,8 +101,10 @@ def make_pc_step(
 
 def _pc_step(setup, params, posed, record, kept, metrics, optim, opt_state):
     activity_norms, param_norms, grad_norms, accuracy = metrics
-    ended, answer = _infer(setup, posed, record, kept)
-    learned = descend(of_params(setup), params, ended.nodes, ended.clamps, optim, opt_state)
+    ended, (energy, nodes), answer = _infer(setup, posed, record, kept)
+    learned = descend(
+        of_params(setup, posed, energy), params, nodes, posed.clamps, optim, opt_state
+    )
     input, output = posed.clamps[0], posed.clamps[-1]
     activities = with_prediction(ended.layers, ended.nodes)
     norms = compute_param_norms((learned["model"], learned["skip_model"]))
@@ -125,7 +127,7 @@ def _pc_step(setup, params, posed, record, kept, metrics, optim, opt_state):
 
 
 def _infer(setup: Setup, posed: Posed, record: Record | None, kept: tuple[bool, bool]):
-    """Inference, and what there is to say of it."""
+    """Where inference ended, what there is to learn from it, and to say of it."""
 
     def keep(params, nodes, clamps):
         terms = setup.chain.terms(params, nodes, clamps) if kept[1] else None
@@ -141,13 +143,17 @@ def _infer(setup: Setup, posed: Posed, record: Record | None, kept: tuple[bool, 
     if way is not None and kept[1]:
         terms = jax.tree.leaves(way.values[1])
         energies = jnp.stack([jnp.mean(term, axis=1) for term in terms], axis=1)
-    return ended, dict(
-        activities=activities,
-        energies=energies,
-        length=None if way is None else way.length,
-        t_max=jnp.max(stats["t1"]) if "t1" in stats else None,
-        result=inferred.result,
-        stats=stats,
+    return (
+        ended,
+        inferred.lesson or (setup.energy, inferred.nodes),
+        dict(
+            activities=activities,
+            energies=energies,
+            length=None if way is None else way.length,
+            t_max=jnp.max(stats["t1"]) if "t1" in stats else None,
+            result=inferred.result,
+            stats=stats,
+        ),
     )
 
 
@@ -160,22 +166,22 @@ def _trim(answer: dict[str, Any], kept: tuple[bool, bool]) -> dict[str, Any]:
     """Cuts off the room that was made for more steps than there were."""
     length = answer.pop("length")
     for name, recorded in zip(("activities", "energies"), kept, strict=True):
-        if recorded and not isinstance(length, Tracer):
-            answer[name] = jax.tree.map(lambda x: x[: int(length)], answer[name])
+        if recorded:
+            answer[name] = trim(answer[name], length)
     return answer
 
 
 def make_hpc_step(
-    generator: Layers,
-    amortiser: Layers,
-    optims: Sequence[optax.GradientTransformation],
-    opt_states: Sequence[PyTree],
-    output: ArrayLike,
-    input: ArrayLike | None = None,
+    generator: Given[Layers],
+    amortiser: Given[Layers],
+    optims: Given[Sequence[optax.GradientTransformation]],
+    opt_states: Given[Sequence[PyTree]],
+    output: Given[ArrayLike],
+    input: Given[ArrayLike | None] = None,
     *,
     record_activities: bool = False,
     record_energies: bool = False,
-    record_every: float | None = None,
+    record_every: Given[Number | None] = None,
     **options: Unpack[FlowOptions],
 ) -> dict[str, Any]:
     r"""One step of training with hybrid predictive coding: an amortiser guesses the generator's
@@ -206,8 +212,10 @@ def make_hpc_step(
       amortiser's.
     - `t_max`, `result`, `stats`: as in [`jpc.make_pc_step`][].
     """
-    if len(optims) != 2 or len(opt_states) != 2:
-        raise ValueError("optims and opt_states are two each, the generator's first.")
+    pairs = [isinstance(x, Sequence) and len(x) == 2 for x in (optims, opt_states)]
+    if not all(pairs) or isinstance(optims, optax.GradientTransformation):
+        raise ValueError("optims and opt_states are lists of two, the generator's first.")
+    output = data("output", output)
     guesses = init_activities_with_amort(amortiser, generator, output)
     start = guesses if input is None else guesses[1:]
     params = (generator, None)
@@ -222,14 +230,15 @@ def make_hpc_step(
 
 
 def _hpc_step(setup, params, posed, record, kept, guesses, amortiser, optims, opt_states):
-    ended, answer = _infer(setup, posed, record, kept)
+    ended, (energy, nodes), answer = _infer(setup, posed, record, kept)
     input, output = posed.clamps[0], posed.clamps[-1]
     states = zip(optims, opt_states, strict=True)
-    gen = descend(of_params(setup), params, ended.nodes, ended.clamps, *next(states))
+    of_gen = of_params(setup, posed, energy)
+    gen = descend(of_gen, params, nodes, posed.clamps, *next(states), name="generator")
     energy = AmortisedEnergy()
     of_pair = lambda params, nodes, clamps: energy(params[0], nodes, clamps)
     chain = amortised_chain(with_prediction(*ended[:2]), guesses, output, input)
-    amort = descend(of_pair, (amortiser, None), *chain, *next(states))
+    amort = descend(of_pair, (amortiser, None), *chain, *next(states), name="amortiser")
     start, target = (guesses[0], ended.nodes[0]) if input is None else (input, input)
     return dict(
         **answer,

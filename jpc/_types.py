@@ -6,7 +6,7 @@ inferred, the clamps are given. `eqx.combine(nodes, clamps)` is the whole chain.
 """
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from jaxtyping import Array, Float, PyTree
 
@@ -18,3 +18,8 @@ Number: TypeAlias = float | int | Float[Array, ""]
 # Of a target and a prediction, for one example.
 Loss: TypeAlias = Callable[[Array, Array], Scalar]
 Terms: TypeAlias = PyTree[Scalar]
+
+_T = TypeVar("_T")
+# What people give. What does not fit gets a message from us, so that at run time the
+# annotation must allow everything.
+Given: TypeAlias = _T | Any

@@ -2,6 +2,7 @@ from collections.abc import Sequence
 
 import equinox as eqx
 
+from .._layer import apply
 from .._types import Clamps, Layers, Loss, Nodes, Number, Scalar
 from .base import AbstractEnergy
 from .loss import squared_error
@@ -40,4 +41,4 @@ class PCEnergy(AbstractEnergy):
         chain = zip(
             self.precisions(len(params)), losses, params, states[:-1], states[1:], strict=True
         )
-        return [p * loss(target, layer(z)) for p, loss, layer, z, target in chain]
+        return [p * loss(target, apply(layer, z)) for p, loss, layer, z, target in chain]

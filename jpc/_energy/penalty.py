@@ -54,3 +54,13 @@ class ActivityDecay(AbstractEnergy):
     def terms(self, params: PyTree, nodes: Nodes, clamps: Clamps) -> Scalar:
         del params, clamps
         return 0.5 * self.coefficient * _total(jnp.sum(z**2) for z in jax.tree.leaves(nodes))
+
+
+class GaussianPrior(AbstractEnergy):
+    r"""$\frac{c}{2} \lVert z_0 \rVert^2$ on the first state, if it is inferred."""
+
+    coefficient: Number
+
+    def terms(self, params: PyTree, nodes: Nodes, clamps: Clamps) -> Scalar:
+        del params, clamps
+        return 0.5 * self.coefficient * _total(jnp.sum(z**2) for z in jax.tree.leaves(nodes[0]))

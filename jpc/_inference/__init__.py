@@ -6,4 +6,8 @@ from .base import (
     Trajectory as Trajectory,
     raise_if_not_finite as raise_if_not_finite,
 )
+from .descent import Descent as Descent
+from .equilibrium import Equilibrium as Equilibrium
 from .flow import GradientFlow as GradientFlow
+from .langevin import Langevin as Langevin
+from .minimise import Minimise as Minimise

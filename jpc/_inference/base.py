@@ -84,12 +84,15 @@ class Inferred(eqx.Module):
         `gradient_norm`: $\lVert \nabla_z F \rVert / \lVert z \rVert$. A flow adds its final
         time `t1`.
     - `trajectory`: a [`jpc.Trajectory`][], if one was asked for.
+    - `lesson`: the energy and the nodes to learn from, if the method knows the errors better
+        than the `nodes` can tell.
     """
 
     nodes: Nodes
     result: RESULTS
     stats: dict[str, Array]
     trajectory: Trajectory | None = None
+    lesson: tuple[AbstractEnergy, Nodes] | None = None
 
 
 class AbstractInference(eqx.Module):

@@ -20,10 +20,6 @@ from .base import (
     gradient_norm,
 )
 
-# Around a steady state an adaptive explicit solver hops: its step size stays at the limit of
-# stability, where the vector field is about 1.7 times the controller's tolerance.
-_HOPPING = 2.0
-
 
 class GradientFlow(AbstractInference):
     r"""Integrates the gradient flow of an energy,
@@ -37,11 +33,12 @@ class GradientFlow(AbstractInference):
     - `solver`: any Diffrax ODE solver.
     - `t1`: when to stop at the latest.
     - `dt0`: the (first) step size. An adaptive controller finds its own if it is `None`.
-    - `controller`: any Diffrax step size controller.
-    - `rtol`, `atol`: an example is at a steady state when the root mean square of its
-        activity gradient is below `atol + rtol * rms(activities)`. By default twice the
-        controller's tolerances, which is about as close as an adaptive explicit solver
-        settles; 10 machine epsilons for a controller that has none.
+    - `controller`: any Diffrax step size controller. The default one is a `PIDController` whose
+        tolerance is tied to `rtol` and to the gradient at the start: with a looser one an
+        adaptive explicit solver hops around equilibrium and never settles.
+    - `rtol`: a system has reached its steady state when its gradient is smaller than this,
+        relative to that at the start. By default 1e-3, and less with a controller of your own
+        that can settle more closely.
     - `max_steps`: an error, or a `result`, when more steps are needed.
     - `reduction`: `"sum"` (default): each example follows its own gradient, with its own step
         sizes and its own end, so the answer does not depend on the rest of the batch.
@@ -54,9 +51,8 @@ class GradientFlow(AbstractInference):
     solver: dfx.AbstractSolver = dfx.Heun()
     t1: Number = 20.0
     dt0: Number | None = None
-    controller: dfx.AbstractStepSizeController = dfx.PIDController(rtol=1e-3, atol=1e-3)
+    controller: dfx.AbstractStepSizeController | None = None
     rtol: Number | None = None
-    atol: Number | None = None
     max_steps: int = eqx.field(static=True, default=100_000)
     reduction: Literal["sum", "mean"] = eqx.field(static=True, default="sum")
     throw: bool = eqx.field(static=True, default=True)
@@ -67,13 +63,13 @@ class GradientFlow(AbstractInference):
             raise ValueError(f"Unknown reduction {self.reduction!r}: choose 'sum' or 'mean'.")
         if self.max_steps < 1:
             raise ValueError(f"max_steps must be at least 1, got {self.max_steps}.")
-        adaptive = isinstance(self.controller, dfx.AbstractAdaptiveStepSizeController)
-        if self.dt0 is None and not adaptive:
+        fixed = isinstance(self.controller, dfx.ConstantStepSize)
+        if self.dt0 is None and fixed:
             raise ValueError(
                 f"{type(self.controller).__name__} needs a step size: give dt, or use "
                 "diffrax.PIDController."
             )
-        if isinstance(self.solver, dfx.Euler) and adaptive:
+        if isinstance(self.solver, dfx.Euler) and not fixed:
             raise ValueError(
                 "Euler has no error estimate to adapt a step size with: give "
                 "stepsize_controller=diffrax.ConstantStepSize() and dt, or use diffrax.Heun()."
@@ -91,7 +87,7 @@ class GradientFlow(AbstractInference):
         def one(nodes, clamps):
             potential = lambda z: energy.example(params, z, clamps)
             keep = record and (lambda z: record.fn(params, z, clamps))
-            return self._solve(potential, nodes, record, keep, rate=1.0)
+            return self._solve(potential, nodes, record, keep)
 
         end, result, stats, way = jax.vmap(one)(nodes, clamps)
         if way is None:
@@ -101,10 +97,10 @@ class GradientFlow(AbstractInference):
         return end, result, stats, Trajectory(ts, values, jnp.max(length))
 
     def _together(self, energy, params, nodes, clamps, record):
-        batch = jax.tree.leaves(nodes)[0].shape[0]
         potential = lambda z: energy(params, z, clamps)
         keep = record and (lambda z: jax.vmap(ft.partial(record.fn, params))(z, clamps))
-        end, *ended, way = self._solve(potential, nodes, record, keep, rate=1 / batch)
+        end, *ended, way = self._solve(potential, nodes, record, keep)
+        batch = jax.tree.leaves(nodes)[0].shape[0]
         result, stats = jax.tree.map(lambda x: jnp.broadcast_to(x, (batch,)), ended)
         if way is None:
             return end, result, stats, None
@@ -112,44 +108,58 @@ class GradientFlow(AbstractInference):
         ts = jnp.broadcast_to(ts[:, None], (*ts.shape, batch))
         return end, result, stats, Trajectory(ts, values, length)
 
-    def _solve(self, potential: Callable[[Nodes], Scalar], nodes, record, keep, rate):
-        """The flow of one system, whose gradient is `rate` times that of an example."""
-        max_steps = self.max_steps
-        subs = [dfx.SubSaveAt(t1=True)]
+    def _solve(self, potential: Callable[[Nodes], Scalar], nodes: Nodes, record, keep):
+        """The flow of one system: its end, how it ended, and what was kept of the way."""
+        field = lambda t, z, args: jax.tree.map(jnp.negative, jax.grad(potential)(z))
+        speed = field(None, nodes, None)
+        _, change = jax.jvp(lambda z: field(None, z, None), (nodes,), (speed,))
+        start = optx.rms_norm(speed)
+        size = optx.rms_norm(nodes)
+        controller, steady = self._tolerances(start, optx.rms_norm(change), size)
+        max_steps, subs = self.max_steps, [dfx.SubSaveAt(t1=True)]
         if record is not None:
             steps = record.ts is None
             max_steps = min(max_steps, record.length) if steps else max_steps
             fn = lambda t, z, args: keep(z)
             subs.append(dfx.SubSaveAt(t0=steps, steps=steps, ts=record.ts, fn=fn))
-        rtol, atol = self._tolerances(jnp.result_type(*jax.tree.leaves(nodes)))
         solution = dfx.diffeqsolve(
-            dfx.ODETerm(lambda t, z, args: jax.tree.map(jnp.negative, jax.grad(potential)(z))),
+            dfx.ODETerm(field),
             self.solver,
             t0=0.0,
             t1=self.t1,
             dt0=self.dt0,
             y0=nodes,
             saveat=dfx.SaveAt(subs=subs),
-            stepsize_controller=self.controller,
-            event=dfx.Event(dfx.steady_state_event(rate * rtol, rate * atol, optx.rms_norm)),
+            stepsize_controller=controller,
+            event=dfx.Event(dfx.steady_state_event(0.0, cast(Any, steady), optx.rms_norm)),
             max_steps=max_steps,
             throw=False,
             progress_meter=self.progress_meter,
         )
         (t1, *ts), (end, *ways) = cast(Any, (solution.ts, solution.ys))
-        steps = solution.stats["num_steps"]
-        stats = {"steps": steps, "evaluations": steps * self._cost(), "t1": t1[0]}
-        way = _without_padding(ts[0], ways[0]) if ways else None
+        count = solution.stats["num_steps"]
+        stats = {"steps": count, "evaluations": 1 + count * self._cost(), "t1": t1[0]}
+        way = _without_padding(ts[0], ways[0], keep(nodes)) if ways else None
         end = jax.tree.map(lambda z: z[0], end)
         return end, _translate(solution.result), stats, way
 
-    def _tolerances(self, dtype) -> tuple[Number, Number]:
-        if isinstance(self.controller, dfx.AbstractAdaptiveStepSizeController):
-            controller: Any = self.controller
-            rtol, atol = _HOPPING * controller.rtol, _HOPPING * controller.atol
-        else:
-            rtol = atol = 10 * float(jnp.finfo(dtype).eps)
-        return (rtol if self.rtol is None else self.rtol, atol if self.atol is None else self.atol)
+    def _tolerances(self, start, change, size) -> tuple[dfx.AbstractStepSizeController, Scalar]:
+        """The controller, and the gradient below which a state is steady. Around one the step
+        size stays at the limit of stability, and the gradient at the controller's tolerance
+        times the largest curvature, of which `change / start` is a guess.
+        """
+        tiny, eps = jnp.finfo(start.dtype).tiny, jnp.finfo(start.dtype).eps
+        steady = (1e-3 if self.rtol is None else self.rtol) * start + tiny
+        if self.controller is None:
+            curvature = change / jnp.where(start > 0, start, 1.0)
+            tolerance = 0.5 * steady / jnp.maximum(curvature, 1.0)
+            return dfx.PIDController(rtol=0.0, atol=tolerance + tiny), steady
+        if self.rtol is None and isinstance(self.controller, dfx.PIDController):
+            settled = 2 * (self.controller.atol + self.controller.rtol * size)
+            steady = jnp.minimum(steady, settled)
+        elif self.rtol is None:
+            steady = 100 * eps * start + tiny
+        return self.controller, steady
 
     def _cost(self) -> int:
         """Gradients per step: the stages, and one for the steady state test."""
@@ -159,12 +169,13 @@ class GradientFlow(AbstractInference):
         return tableau.num_stages - tableau.fsal + 1
 
 
-def _without_padding(ts: Array, values: PyTree) -> tuple[Array, PyTree, Array]:
-    # Diffrax pads with infinities what it did not reach; keep the last value instead.
+def _without_padding(ts: Array, values: PyTree, first: PyTree) -> tuple[Array, PyTree, Array]:
+    # Diffrax pads with infinities what it did not reach, which is everything if the start is
+    # a steady state. Keep the last value instead.
     length = jnp.sum(jnp.isfinite(ts))
     index = jnp.minimum(jnp.arange(ts.shape[0]), length - 1)
-    ts, values = jax.tree.map(lambda x: x[index], (ts, values))
-    return ts, values, length
+    kept = jax.tree.map(lambda x, y: jnp.where(length == 0, y, x[index]), values, first)
+    return jnp.where(length == 0, 0.0, ts[index]), kept, jnp.maximum(length, 1)
 
 
 def _translate(result: dfx.RESULTS) -> RESULTS:

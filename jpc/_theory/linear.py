@@ -7,7 +7,7 @@ are taken as the Jacobians of the layers, so that scalings, skip connections and
 linear layer are included.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
 import equinox as eqx
@@ -17,12 +17,11 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
-from .._clamp import clamp
 from .._energy import SpectralPenalty, WeightDecay
-from .._functional import descend, with_prediction
+from .._functional import call, descend, with_prediction
 from .._layer import Layer, ParamType, make_skip_model
-from .._options import Options, Params, Setup, data, network, number, setup
-from .._types import Layers, Number, Scalar
+from .._options import Options, Params, Setup, batches, check_model, data, network, number, setup
+from .._types import Clamps, Given, Layers, Number, Scalar
 
 Matrix = Float[Array, "_ _"]
 
@@ -61,20 +60,21 @@ def _matrices(linear: _Linear, params: Params, x: Array) -> tuple[list[Layer], l
 
 def _refuse_nonlinear(layers: list[Layer], matrices: list[Matrix]) -> list[Matrix]:
     def gap(layer, w):
-        z = jnp.cos(jnp.arange(w.shape[1], dtype=w.dtype))
-        change = layer(z) - layer(jnp.zeros_like(z))
-        return jnp.max(jnp.abs(change - w @ z)) > 1e-3 * (1 + jnp.max(jnp.abs(change)))
+        z = 10 * jnp.cos(jnp.arange(w.shape[1], dtype=w.dtype))  # Far enough to saturate.
+        change = jax.vmap(layer)(zs := jnp.stack([z, -z])) - layer(jnp.zeros_like(z))[None]
+        return ~(jnp.max(jnp.abs(change - zs @ w.T)) <= 1e-3 * (1 + jnp.max(jnp.abs(change))))
 
     bad = jnp.array([gap(layer, w) for layer, w in zip(layers, matrices, strict=True)])
     messages = [
-        f"Layer {i} is not linear, so there is no closed form: use act_fn='linear'."
+        f"Layer {i} is not linear (or finite), so there is no closed form: use act_fn='linear'."
         for i in range(1, len(layers) + 1)
     ]
     return eqx.branched_error_if(matrices, jnp.any(bad), jnp.argmax(bad), messages)
 
 
-def _closed_form(linear: _Linear, params: Params, x: Array, y: Array) -> tuple[Scalar, Matrix]:
+def _closed_form(linear: _Linear, params: Params, clamps: Clamps) -> tuple[Scalar, Matrix]:
     """The equilibrium energy and the rescaling, by the recursion of the module's docstring."""
+    x, y = clamps[0], clamps[-1]
     layers, matrices = _matrices(linear, params, x)
     eye = lambda n: jnp.eye(n, dtype=matrices[0].dtype)
     energy = sum(penalty.terms(params, [], []) for penalty in linear.penalties)
@@ -92,13 +92,16 @@ def _mean_form(matrix: Matrix, vectors: Array) -> Scalar:
     return jnp.mean(jnp.einsum("bi,ij,bj->b", vectors, matrix, vectors))
 
 
-_jitted_closed_form = eqx.filter_jit(_closed_form)
+def _call(fn: Callable, params: Params, x: Any, y: Any, options: Options, *args) -> Any:
+    """Calls `fn(setup, params, posed, linear, *args)`, jitted."""
+    linear = _linear(params, options)
+    return call(fn, linear.setup, params, None, data("y", y), data("x", x), linear, *args)
 
 
 def linear_equilib_energy(
     params: Params,
-    x: ArrayLike,
-    y: ArrayLike,
+    x: Given[ArrayLike],
+    y: Given[ArrayLike],
     *,
     return_rescaling: bool = False,
     **options: Unpack[Options],
@@ -120,46 +123,43 @@ def linear_equilib_energy(
 
     A scalar, or a pair of it and $S$.
     """
-    energy, rescaling = _jitted_closed_form(
-        _linear(params, options), params, data("x", x), data("y", y)
-    )
+    energy, rescaling = _call(_equilibrium, params, x, y, options)
     return (energy, rescaling) if return_rescaling else energy
 
 
+def _equilibrium(setup, params, posed, linear) -> tuple[Scalar, Matrix]:
+    return _closed_form(linear, params, posed.clamps)
+
+
 def compute_linear_equilib_rescaling(
-    params: Params, x: ArrayLike, **options: Unpack[Options]
+    params: Params, x: Given[ArrayLike], **options: Unpack[Options]
 ) -> Matrix:
     """The rescaling $S$ of [`jpc.linear_equilib_energy`][]."""
-    return _rescaling(_linear(params, options), params, data("x", x))
-
-
-@eqx.filter_jit
-def _rescaling(linear: _Linear, params: Params, x: Array) -> Matrix:
-    _, states = network(linear.setup, params, x)
+    x = data("x", x)
+    _, states = network(setup(params, {}), params, x)
     y = jnp.zeros((len(x), *states[-1].shape), x.dtype)
-    return _closed_form(linear, params, x, y)[1]
+    return _call(_equilibrium, params, x, y, options)[1]
 
 
 def compute_linear_equilib_energy_grads(
-    params: Params, x: ArrayLike, y: ArrayLike, **options: Unpack[Options]
+    params: Params, x: Given[ArrayLike], y: Given[ArrayLike], **options: Unpack[Options]
 ) -> Params:
     """The gradient of [`jpc.linear_equilib_energy`][] in the parameters: what learning with
     perfect inference follows. Gradients like `params`.
     """
-    return _grads(_linear(params, options), params, data("x", x), data("y", y))
+    return _call(_grads, params, x, y, options)
 
 
-@eqx.filter_jit
-def _grads(linear: _Linear, params: Params, x: Array, y: Array) -> Params:
-    return eqx.filter_grad(lambda params: _closed_form(linear, params, x, y)[0])(params)
+def _grads(setup, params, posed, linear) -> Params:
+    return eqx.filter_grad(lambda params: _closed_form(linear, params, posed.clamps)[0])(params)
 
 
 def update_linear_equilib_energy_params(
     params: Params,
-    optim: optax.GradientTransformation,
+    optim: Given[optax.GradientTransformation],
     opt_state: PyTree,
-    x: ArrayLike,
-    y: ArrayLike,
+    x: Given[ArrayLike],
+    y: Given[ArrayLike],
     **options: Unpack[Options],
 ) -> dict[str, Any]:
     """One step of an Optax optimiser on [`jpc.linear_equilib_energy`][].
@@ -170,27 +170,24 @@ def update_linear_equilib_energy_params(
 
     The dictionary of [`jpc.update_params`][].
     """
-    args = (_linear(params, options), params, optim, opt_state, data("x", x), data("y", y))
-    (model, skip_model), opt_state, grads = _update(*args)
-    return dict(model=model, skip_model=skip_model, grads=grads, optim=optim, opt_state=opt_state)
+    return _call(_update, params, x, y, options, optim, opt_state) | dict(optim=optim)
 
 
-@eqx.filter_jit
-def _update(linear, params, optim, opt_state, x, y):
-    energy = lambda params, x, y: _closed_form(linear, params, x, y)[0]
-    return descend(energy, params, x, y, optim, opt_state)
+def _update(setup, params, posed, linear, optim, opt_state) -> dict[str, Any]:
+    energy = lambda params, nodes, clamps: _closed_form(linear, params, clamps)[0]
+    return descend(energy, params, posed.nodes, posed.clamps, optim, opt_state)
 
 
 def compute_linear_activity_hessian(
-    Ws: Sequence[ArrayLike],
+    Ws: Given[Sequence[ArrayLike]],
     *,
     use_skips: bool = False,
-    param_type: ParamType = "sp",
-    activity_decay: Number | bool = False,
+    param_type: Given[ParamType] = "sp",
+    activity_decay: Given[Number | bool] = False,
     diag: bool = True,
     off_diag: bool = True,
-    gamma: Number = 1.0,
-    output_energy_scaling: Number = 1.0,
+    gamma: Given[Number] = 1.0,
+    output_energy_scaling: Given[Number] = 1.0,
 ) -> Matrix:
     r"""The Hessian of one example's energy in the activities $z_1 \dots z_{L-1}$ of a deep
     linear network, in blocks
@@ -210,7 +207,7 @@ def compute_linear_activity_hessian(
 
     A symmetric matrix, its blocks in chain order.
     """
-    Ws = [jnp.asarray(W) for W in Ws]
+    Ws = batches("Ws", Ws)
     for i, W in enumerate(Ws):
         if W.ndim != 2 or (i and W.shape[1] != Ws[i - 1].shape[0]):
             raise ValueError(
@@ -249,9 +246,9 @@ def _hessian(linear, params, x, diag=True, off_diag=True) -> Matrix:
 
 
 def compute_linear_activity_solution(
-    model: Layers,
-    x: ArrayLike,
-    y: ArrayLike,
+    model: Given[Layers],
+    x: Given[ArrayLike],
+    y: Given[ArrayLike],
     *,
     use_skips: bool = False,
     **options: Unpack[Options],
@@ -271,17 +268,17 @@ def compute_linear_activity_solution(
     Activities $z_1 \dots z_L$ as [`jpc.solve_inference`][] returns them: the last one is the
     prediction of the output.
     """
+    check_model("model", model)
     params = (model, make_skip_model(len(model)) if use_skips else None)
-    return _solution(_linear(params, options), params, data("x", x), data("y", y))
+    return _call(_solution, params, x, y, options)
 
 
-@eqx.filter_jit
-def _solution(linear: _Linear, params: Params, x: Array, y: Array) -> list[Array]:
-    layers, states = network(linear.setup, params, x)
-    zeros = [jnp.zeros((len(x), *z.shape), x.dtype) for z in states[1:-1]]
-    nodes, clamps = clamp(zeros, y, x)
-    energy = lambda nodes: len(x) * linear.setup.energy(layers, nodes, clamps)
-    grads = jnp.concatenate(jax.tree.leaves(jax.grad(energy)(nodes)), axis=1)
-    flat = -jnp.linalg.solve(_hessian(linear, params, x), grads.T).T
+def _solution(setup, params, posed, linear) -> list[Array]:
+    layers, nodes, clamps = posed
+    x = clamps[0]
+    hessian = _hessian(linear, params, x)
+    energy = lambda nodes: len(x) * setup.energy(layers, nodes, clamps)
+    grads = jax.grad(energy)(jax.tree.map(jnp.zeros_like, nodes))
+    flat = -jnp.linalg.solve(hessian, jnp.concatenate(jax.tree.leaves(grads), axis=1).T).T
     _, unravel = ravel_pytree(jax.tree.map(lambda z: z[0], nodes))
     return with_prediction(layers, jax.vmap(unravel)(flat))

@@ -1,0 +1,145 @@
+"""What the benchmarks share: data, networks, training, and interleaved timing."""
+
+import gzip
+import os
+import statistics
+import time
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import optax
+
+import jpc
+
+BATCH = 64
+
+
+def mnist() -> tuple[np.ndarray, np.ndarray]:
+    """MNIST's training set from `JPC_DATA_DIR/mnist`, or random data of the same shape."""
+    folder = Path(os.environ.get("JPC_DATA_DIR", "data")) / "mnist"
+    if not folder.exists():
+        print("No MNIST in JPC_DATA_DIR: random data instead.")
+        rng = np.random.default_rng(0)
+        return rng.random((60_000, 784), np.float32), rng.integers(0, 10, 60_000)
+    read = lambda name, skip: np.frombuffer(
+        gzip.decompress((folder / name).read_bytes()), np.uint8, offset=skip
+    )
+    images = read("train-images-idx3-ubyte.gz", 16).reshape(-1, 784)
+    return (images / 255).astype(np.float32), read("train-labels-idx1-ubyte.gz", 8)
+
+
+def batches(size: int, count: int) -> tuple[jax.Array, jax.Array]:
+    """`count` batches of images and one-hot labels, on the device."""
+    images, labels = mnist()
+    take = np.arange(size * count) % len(images)
+    images = jnp.asarray(images[take].reshape(count, size, 784))
+    return images, jax.nn.one_hot(labels[take].reshape(count, size), 10, dtype=jnp.float32)
+
+
+def network(hidden: int, width: int = 300, act: str = "tanh") -> list[jpc.Layer]:
+    model = jpc.make_mlp(jr.key(0), 784, width, hidden + 1, 10, act)
+    return [jpc.Layer(layer) for layer in model]
+
+
+def backprop(layers, x, y):
+    def loss(layers):
+        predict = jax.vmap(lambda z: jpc.feedforward(layers, z)[-1])
+        return jnp.mean(jax.vmap(jpc.squared_error)(y, predict(x)))
+
+    return eqx.filter_grad(loss)(layers)
+
+
+def start(layers, x, y):
+    activities = jax.vmap(lambda z: jpc.feedforward(layers, z))(x)
+    return jpc.clamp(activities[:-1], y, x)
+
+
+def predictive_coding(inference: jpc.AbstractInference):
+    """The learning gradient at the end of inference."""
+
+    def gradient(layers, x, y):
+        nodes, clamps = start(layers, x, y)
+        energy = jpc.PCEnergy()
+        inferred = inference(energy, layers, nodes, clamps)
+        energy, nodes = inferred.lesson or (energy, inferred.nodes)
+        return eqx.filter_grad(energy)(layers, nodes, clamps)
+
+    return gradient
+
+
+def train_in_groups(method: jpc.Equilibrium, layers, images, labels, group: int = 10):
+    """As `train` with `Equilibrium`, but its matrix is made once for every `group` batches."""
+    count = len(images) // group * group
+    optim, static = optax.adam(1e-3), eqx.partition(layers, eqx.is_inexact_array)[1]
+    arrays = eqx.filter(layers, eqx.is_inexact_array)
+
+    def step(method, carry, batch):
+        arrays, state = carry
+        gradient = predictive_coding(method)(eqx.combine(arrays, static), *batch)
+        updates, state = optim.update(gradient, state, arrays)
+        return (eqx.apply_updates(arrays, updates), state), None
+
+    def several(carry, group):
+        layers = eqx.combine(carry[0], static)
+        first = start(layers, *jax.tree.map(lambda x: x[0], group))
+        prepared = method.prepare(jpc.PCEnergy(), layers, *first)
+        return jax.lax.scan(lambda c, b: step(prepared, c, b), carry, group)
+
+    @jax.jit
+    def epoch(arrays, data):
+        data = jax.tree.map(lambda x: x[:count].reshape(-1, group, *x.shape[1:]), data)
+        return jax.lax.scan(several, (arrays, optim.init(arrays)), data)[0][0]
+
+    return lambda: eqx.combine(epoch(arrays, (images, labels)), static)
+
+
+def train(gradient, layers, images, labels, optim=None):
+    """A compiled function of nothing: one epoch of Adam in one scan, returning the layers."""
+    optim = optax.adam(1e-3) if optim is None else optim
+    arrays, static = eqx.partition(layers, eqx.is_inexact_array)
+
+    def step(carry, batch):
+        arrays, state = carry
+        layers = eqx.combine(arrays, static)
+        updates, state = optim.update(gradient(layers, *batch), state, arrays)
+        return (eqx.apply_updates(arrays, updates), state), None
+
+    @jax.jit
+    def epoch(arrays, images, labels):
+        return jax.lax.scan(step, (arrays, optim.init(arrays)), (images, labels))[0][0]
+
+    return lambda: eqx.combine(epoch(arrays, images, labels), static)
+
+
+def interleaved(functions: dict, repeats: int = 5) -> dict[str, float]:
+    """The median time of each function in seconds, taken in turns after a first call."""
+    for function in functions.values():
+        jax.block_until_ready(eqx.filter(function(), eqx.is_array))
+    times = {name: [] for name in functions}
+    for _ in range(repeats):
+        for name, function in functions.items():
+            begin = time.perf_counter()
+            jax.block_until_ready(eqx.filter(function(), eqx.is_array))
+            times[name].append(time.perf_counter() - begin)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def relative_error(one, other) -> tuple[float, float]:
+    """Of two gradients: over all layers together, and of the worst layer."""
+    arrays = lambda tree: jax.tree.leaves(eqx.filter(tree, eqx.is_inexact_array))
+    norm = lambda xs: float(np.sqrt(sum(np.sum(np.square(x)) for x in xs)))
+    pairs = [
+        (np.asarray(a, np.float64), np.asarray(b, np.float64))
+        for a, b in zip(arrays(one), arrays(other), strict=True)
+    ]
+    worst = max(norm([a - b]) / norm([b]) for a, b in pairs)
+    return norm([a - b for a, b in pairs]) / norm([b for _, b in pairs]), worst
+
+
+def device() -> str:
+    kind = jax.devices()[0]
+    return f"{kind.device_kind} ({kind.platform}), JAX {jax.__version__}"

@@ -1,0 +1,58 @@
+"""How long does the first call take, against depth?
+
+    python benchmarks/compile.py [--depths 10 30 100]
+
+The gradient of one step (trace, lower, compile; processor time, and wall time) and the time it
+then takes to run, for networks of equal tanh layers of 300 units, batch 64.
+"""
+
+import argparse
+import time
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from common import backprop, device, network, predictive_coding
+
+import jpc
+
+METHODS = {
+    "backpropagation": backprop,
+    "Equilibrium, 3 chords": predictive_coding(
+        jpc.Equilibrium(chords=3, max_steps=0, throw=False)
+    ),
+    "Equilibrium, default": predictive_coding(jpc.Equilibrium(throw=False)),
+    "Heun, default": predictive_coding(jpc.GradientFlow(throw=False)),
+}
+
+
+def first_call(gradient, layers, x, y) -> tuple[float, float, float]:
+    arrays, static = eqx.partition(layers, eqx.is_array)
+    function = lambda a, x, y: eqx.filter(gradient(eqx.combine(a, static), x, y), eqx.is_array)
+    cpu, wall = time.process_time(), time.perf_counter()
+    compiled = jax.jit(function).lower(arrays, x, y).compile()
+    cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+    times = []
+    for _ in range(5):
+        begin = time.perf_counter()
+        jax.block_until_ready(compiled(arrays, x, y))
+        times.append(time.perf_counter() - begin)
+    return cpu, wall, sorted(times)[2]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--depths", type=int, nargs="+", default=[10, 30, 100])
+    args = parser.parse_args()
+    print(device())
+    x, y = jnp.ones((64, 784)), jax.nn.one_hot(jnp.arange(64) % 10, 10)
+    for name, gradient in METHODS.items():
+        for depth in args.depths:
+            cpu, wall, run = first_call(gradient, network(depth), x, y)
+            print(
+                f"{name:24s} {depth:4d} layers: {wall:6.2f} s ({cpu:6.2f} cpu), run {1e3 * run:8.2f} ms"
+            )
+
+
+if __name__ == "__main__":
+    main()

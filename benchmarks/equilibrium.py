@@ -1,0 +1,226 @@
+"""How close to equilibrium does each method of inference get, and how long does it take?
+
+    JPC_DATA_DIR=... python benchmarks/equilibrium.py [--hidden 3 5 10 30] [--out docs/results]
+
+Networks of tanh layers of 300 units, 784 inputs, 10 outputs, a batch of 64 images of MNIST:
+at initialisation, trained at equilibrium (Equilibrium, 3 chords), and trained the usual way (20
+steps of gradient descent of 0.1). Times are those of inference and the learning gradient,
+relative to one gradient of backpropagation, interleaved, medians, float32. Excess is
+(F - F*) / (F_0 - F*); the error is that of the learning gradient, all layers together (worst
+layer in brackets). The reference is Equilibrium to 1e-10 in float64, on the same weights.
+"""
+
+import argparse
+import csv
+import functools as ft
+from pathlib import Path
+
+import diffrax as dfx
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import optimistix as optx
+from common import (
+    BATCH,
+    backprop,
+    batches,
+    device,
+    interleaved,
+    network,
+    predictive_coding,
+    relative_error,
+    start,
+    train,
+)
+
+import jpc
+
+PID = dfx.PIDController
+
+
+def methods() -> dict[str, dict[str, jpc.AbstractInference]]:
+    """Families of methods, each from cheap to accurate."""
+    flow = ft.partial(jpc.GradientFlow, throw=False)
+    euler = lambda t: flow(dfx.Euler(), t, 0.05, dfx.ConstantStepSize())
+    descent = lambda optim, steps: jpc.Descent(optim, steps, throw=False)
+    return {
+        "Equilibrium": {
+            f"{k} chords": jpc.Equilibrium(chords=k, max_steps=0, throw=False)
+            for k in (1, 2, 3, 4, 6)
+        },
+        "Equilibrium, default": {"": jpc.Equilibrium(throw=False)},
+        "Heun": {
+            f"T={t}, tol {tol:g}": flow(t1=float(t), controller=PID(rtol=tol, atol=tol))
+            for t, tol in ((20, 1e-3), (20, 1e-4), (200, 1e-4), (200, 1e-5), (1000, 1e-6))
+        },
+        "Heun, default": {"T=2000": flow(t1=2000.0)},
+        "Euler, dt=0.05": {f"T={t}": euler(float(t)) for t in (20, 200)},
+        "Tsit5": {"T=200, tol 1e-5": flow(dfx.Tsit5(), 200.0, None, PID(rtol=1e-5, atol=1e-5))},
+        "SGD 0.1": {f"{n} steps": descent(optax.sgd(0.1), n) for n in (20, 200)},
+        "Adam 0.01": {"100 steps": descent(optax.adam(0.01), 100)},
+        "SGD 0.1 in the errors": {f"{n} steps": descent(optax.sgd(0.1), n) for n in (5, 20, 100)},
+        "Nonlinear CG": {
+            "tol 1e-5": jpc.Minimise(optx.NonlinearCG(1e-5, 1e-5), 200, together=True, throw=False)
+        },
+    }
+
+
+def in_errors(inference: jpc.AbstractInference):
+    """As `predictive_coding`, in the coordinates of the errors."""
+
+    def infer(layers, x, y):
+        nodes, clamps = start(layers, x, y)
+        energy, zeros = jpc.EPCEnergy(jpc.PCEnergy()), jax.tree.map(jnp.zeros_like, nodes)
+        inferred = inference(energy, layers, zeros, clamps)
+        gradient = eqx.filter_grad(energy)(layers, inferred.nodes, clamps)
+        return gradient, energy(layers, inferred.nodes, clamps)
+
+    return infer
+
+
+def in_states(inference: jpc.AbstractInference):
+    def infer(layers, x, y):
+        nodes, clamps = start(layers, x, y)
+        energy = jpc.PCEnergy()
+        inferred = inference(energy, layers, nodes, clamps)
+        local, lesson = inferred.lesson or (energy, inferred.nodes)
+        gradient = eqx.filter_grad(local)(layers, lesson, clamps)
+        return gradient, energy(layers, inferred.nodes, clamps)
+
+    return infer
+
+
+def reference(layers, x, y) -> tuple:
+    """The learning gradient and the energy at equilibrium, and the energy at the start."""
+    with jax.enable_x64(True):
+        double = lambda a: jnp.asarray(np.asarray(a), jnp.float64) if eqx.is_array(a) else a
+        layers, x, y = jax.tree.map(double, (layers, x, y))
+        method = jpc.Equilibrium(rtol=1e-10, throw=False)
+        gradient, energy = eqx.filter_jit(in_states(method))(layers, x, y)
+        return gradient, float(energy), float(jpc.PCEnergy()(layers, *start(layers, x, y)))
+
+
+def trained(hidden: int, steps: int) -> dict[str, list]:
+    layers, data = network(hidden), batches(BATCH, steps)
+    equilibrium = predictive_coding(jpc.Equilibrium(chords=3, max_steps=0, throw=False))
+    usual = predictive_coding(jpc.Descent(optax.sgd(0.1), 20, throw=False))
+    return {
+        "at initialisation": layers,
+        "trained at equilibrium": train(equilibrium, layers, *data)(),
+        "trained the usual way": train(usual, layers, *data)(),
+    }
+
+
+def measure(layers, x, y, repeats: int) -> list[dict]:
+    gradient, best, first = reference(layers, x, y)
+    calls, rows = {("backpropagation", ""): eqx.filter_jit(backprop)}, []
+    for family, members in methods().items():
+        how = in_errors if "errors" in family else in_states
+        for name, method in members.items():
+            calls[family, name] = eqx.filter_jit(how(method))
+    times = interleaved(
+        {name: ft.partial(call, layers, x, y) for name, call in calls.items()}, repeats
+    )
+    for (family, name), call in calls.items():
+        row = dict(method=family, setting=name, ms=1e3 * times[family, name])
+        row["ratio"] = times[family, name] / times["backpropagation", ""]
+        if family != "backpropagation":
+            found, energy = call(layers, x, y)
+            row["excess"] = max((float(energy) - best) / (first - best), 1e-8)
+            row["error"], row["worst"] = relative_error(found, gradient)
+        rows.append(row)
+    return rows
+
+
+def plot(rows: list[dict], path: Path) -> None:
+    import matplotlib.pyplot as plt
+
+    panels = sorted({(r["hidden"], r["network"]) for r in rows})
+    hiddens, kinds = sorted({p[0] for p in panels}), sorted({p[1] for p in panels})
+    figure, axes = plt.subplots(
+        len(kinds),
+        len(hiddens),
+        figsize=(4 * len(hiddens), 3.2 * len(kinds)),
+        squeeze=False,
+        sharex=True,
+        sharey=True,
+    )
+    for i, kind in enumerate(kinds):
+        for j, hidden in enumerate(hiddens):
+            axis = axes[i, j]
+            for k, family in enumerate(methods()):
+                mine = [
+                    r
+                    for r in rows
+                    if (r["hidden"], r["network"], r["method"]) == (hidden, kind, family)
+                ]
+                axis.loglog(
+                    [r["ratio"] for r in mine],
+                    [r["error"] for r in mine],
+                    "o-",
+                    label=family,
+                    color=f"C{k}",
+                )
+            axis.axhline(0.01, color="grey", lw=0.5, ls=":")
+            axis.set_title(f"{hidden} hidden layers, {kind}", fontsize=9)
+    for axis in axes[-1]:
+        axis.set_xlabel("time / backpropagation")
+    for axis in axes[:, 0]:
+        axis.set_ylabel("error of the learning gradient")
+    axes[0, -1].legend(fontsize=7, loc="center left", bbox_to_anchor=(1.02, 0.5))
+    figure.tight_layout()
+    figure.savefig(path, dpi=130)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--hidden", type=int, nargs="+", default=[3, 5, 10, 30])
+    parser.add_argument("--steps", type=int, default=900, help="of training")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=Path("out"))
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    print(device())
+    x, y = (a[0] for a in batches(BATCH, 1))
+    rows = []
+    for hidden in args.hidden:
+        for kind, layers in trained(hidden, args.steps).items():
+            print(f"\n{hidden} hidden layers, {kind}")
+            for row in measure(layers, x, y, args.repeats):
+                rows.append(dict(hidden=hidden, network=kind, **row))
+                accuracy = (
+                    f"excess {row['excess']:.0e}  gradient {row['error']:.0e} ({row['worst']:.0e})"
+                    if "error" in row
+                    else ""
+                )
+                name = f"{row['method']} {row['setting']}"
+                print(f"  {name:36s} {row['ms']:9.3f} ms {row['ratio']:8.2f} x  {accuracy}")
+            write(rows, args.out)
+    try:
+        plot([r for r in rows if "error" in r], args.out / "equilibrium.png")
+    except ImportError:
+        print("No matplotlib here: no picture.")
+
+
+def write(rows: list[dict], out: Path) -> None:
+    with open(out / "equilibrium.csv", "w", newline="") as file:
+        columns = [
+            "hidden",
+            "network",
+            "method",
+            "setting",
+            "ms",
+            "ratio",
+            "excess",
+            "error",
+            "worst",
+        ]
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""What does a training step cost with each method, relative to a step of backpropagation?
+
+    JPC_DATA_DIR=... python benchmarks/step.py [--batches 50] [--quick]
+
+All steps are the same but for the gradient: one scan over batches, Adam, float32.
+"""
+
+import argparse
+
+import diffrax as dfx
+import optax
+from common import (
+    BATCH,
+    backprop,
+    batches,
+    device,
+    interleaved,
+    network,
+    predictive_coding,
+    train,
+    train_in_groups,
+)
+
+import jpc
+
+CHORDS = {
+    f"Equilibrium, {k} chords{note}": jpc.Equilibrium(
+        chords=k, max_steps=0, throw=False, shared=shared
+    )
+    for k in (2, 3)
+    for note, shared in (("", 4), (", S of each", None))
+}
+OTHERS = {
+    "Equilibrium, default": jpc.Equilibrium(throw=False),
+    "Descent, 20 steps of 0.1": jpc.Descent(optax.sgd(0.1), 20, throw=False),
+    "Heun, T=20 (the paper's defaults)": jpc.GradientFlow(
+        controller=dfx.PIDController(rtol=1e-3, atol=1e-3), throw=False
+    ),
+}
+
+
+def measure(hidden: int, width: int, size: int, count: int, methods: dict) -> None:
+    layers, data = network(hidden, width), batches(size, count)
+    steps = {"backpropagation": train(backprop, layers, *data)}
+    for name, method in methods.items():
+        steps[name] = train(predictive_coding(method), layers, *data)
+    for k in (2, 3):
+        method = jpc.Equilibrium(chords=k, max_steps=0, throw=False)
+        name = f"Equilibrium, {k} chords, S every 10 batches"
+        steps[name] = train_in_groups(method, layers, *data)
+    times = interleaved(steps)
+    base = times["backpropagation"]
+    print(f"\n{hidden} hidden layers of {width}, batch {size}")
+    for name, seconds in times.items():
+        print(f"  {name:40s} {1e3 * seconds / count:9.4f} ms {seconds / base:7.2f} x")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--batches", type=int, default=50)
+    parser.add_argument("--quick", action="store_true", help="Equilibrium only, batch 64")
+    args = parser.parse_args()
+    print(device())
+    methods = CHORDS if args.quick else CHORDS | OTHERS
+    for hidden in (3, 5, 10):
+        measure(hidden, 300, BATCH, args.batches, methods)
+    if not args.quick:
+        measure(5, 300, 1024, args.batches, CHORDS)
+        measure(5, 1024, BATCH, args.batches, CHORDS)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+from typing import Any, Unpack
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import ArrayLike
+
+from ._functional import Activities, call, of_params
+from ._inference import Equilibrium
+from ._metrics import tree_norm
+from ._options import Options, Params, setup
+
+
+def equilibrium_gap(
+    params: Params,
+    activities: Activities,
+    output: ArrayLike,
+    input: ArrayLike | None = None,
+    **options: Unpack[Options],
+) -> dict[str, Any]:
+    r"""How far activities are from the equilibrium of inference: a certificate for any method.
+    The equilibrium is that of [`jpc.Equilibrium`][] (exact for a linear network), started from
+    the activities.
+
+    **Arguments:**
+
+    - `params`, `activities`, `options`: as in [`jpc.pc_energy_fn`][].
+    - `output`, `input`: batches of what $z_L$ and, if it is given, $z_0$ are clamped to.
+
+    **Returns:**
+
+    A dictionary.
+
+    - `energy`, `equilibrium_energy`: $F$ and $F^*$; `excess`: $F - F^*$.
+    - `gradient_error`: of the learning gradient, relative to that at equilibrium, all layers
+      together; `layer_gradient_errors`: each layer by itself.
+    - `result`: whether the equilibrium itself was found, for each example.
+    """
+    return call(_gap, setup(params, options), params, activities, output, input)
+
+
+def _gap(setup, params, posed):
+    rtol = jnp.sqrt(jnp.finfo(posed.clamps[-1].dtype).eps)
+    inferred = Equilibrium(rtol=rtol, throw=False)(setup.energy, *posed)
+    lesson = inferred.lesson or (setup.energy, inferred.nodes)
+    gradient = lambda energy, nodes: eqx.filter_grad(of_params(setup, posed, energy))(
+        params, nodes, posed.clamps
+    )
+    (here, _), (there, _) = gradient(setup.energy, posed.nodes), gradient(*lesson)
+    apart = eqx.apply_updates(here, jax.tree.map(jnp.negative, there))
+    energies = setup.energy(*posed), setup.energy(posed.layers, inferred.nodes, posed.clamps)
+    return dict(
+        energy=energies[0],
+        equilibrium_energy=energies[1],
+        excess=energies[0] - energies[1],
+        gradient_error=tree_norm(apart) / tree_norm(there),
+        layer_gradient_errors=jnp.stack(
+            [tree_norm(a) / tree_norm(b) for a, b in zip(apart, there, strict=True)]
+        ),
+        result=inferred.result,
+    )

@@ -1,0 +1,93 @@
+from collections.abc import Callable
+from typing import Any, cast
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+
+from .._metrics import tree_norm
+from .._types import Nodes, Number, Scalar
+from .base import (
+    RESULTS,
+    AbstractInference,
+    Inferred,
+    Trajectory,
+    conclude,
+    examples,
+    gradient_norm,
+)
+
+
+class Descent(AbstractInference):
+    r"""Inference by an Optax optimiser, one for each example,
+
+    $$z \leftarrow z - \mathrm{optim}(\nabla_z F(\theta, z)).$$
+
+    **Arguments:**
+
+    - `optim`: any Optax optimiser, line searches included. `optax.sgd(0.1)` is what most
+        published work uses.
+    - `steps`: how many steps to take at most.
+    - `rtol`: an example ends when its activity gradient is smaller than this, relative to its
+        activities. By default none ends early.
+    - `throw`: whether divergence raises an error.
+    """
+
+    optim: optax.GradientTransformation
+    steps: int = eqx.field(static=True, default=20)
+    rtol: Number = 0.0
+    throw: bool = eqx.field(static=True, default=True)
+
+    def __check_init__(self):
+        if self.steps < 1:
+            raise ValueError(f"Descent needs at least one step, got steps={self.steps}.")
+
+    def __call__(self, energy, params, nodes, clamps, *, record=None, key=None):
+        if record is not None and record.ts is not None:
+            raise ValueError("Descent has steps but no time: record every step.")
+
+        fn = None if record is None else record.fn
+
+        def one(nodes, clamps):
+            value_fn = lambda z: energy.example(params, z, clamps)
+            keep = None if fn is None else lambda z: cast(Callable, fn)(params, z, clamps)
+            return self._descend(value_fn, nodes, keep)
+
+        (end, _, count, done), way = jax.vmap(one)(nodes, clamps)
+        before, after = (examples(energy, params, z, clamps) for z in (nodes, end))
+        converged = lambda done: RESULTS.where(done, RESULTS.successful, RESULTS.stopped_early)
+        end, result = conclude(end, jax.vmap(converged)(done), before, after, throw=self.throw)
+        stats = {"steps": count, "evaluations": count + 1}
+        stats["gradient_norm"] = gradient_norm(energy, params, end, clamps)
+        trajectory = None
+        if record is not None:
+            values = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), way)
+            ts = jnp.arange(self.steps + 1.0)[:, None] + jnp.zeros((1, len(count)))
+            trajectory = Trajectory(ts, values, jnp.max(count) + 1)
+        return Inferred(end, result, stats, trajectory)
+
+    def _descend(self, value_fn: Callable[[Nodes], Scalar], nodes: Nodes, keep) -> Any:
+        """The last state, and what was kept of the start and every step."""
+        optim = optax.with_extra_args_support(self.optim)
+
+        def test(z, grads):
+            return tree_norm(grads) <= self.rtol * tree_norm(z)
+
+        def step(state):
+            z, opt_state, count, _ = state
+            value, grads = jax.value_and_grad(value_fn)(z)
+            extra = dict(value=value, grad=grads, value_fn=value_fn)
+            updates, opt_state = optim.update(grads, opt_state, z, **extra)
+            done = test(z, grads)
+            new = (optax.apply_updates(z, updates), opt_state, count + 1, done)
+            return jax.tree.map(lambda a, b: jnp.where(done, a, b), (z, *state[1:3], done), new)
+
+        state = (nodes, optim.init(nodes), jnp.asarray(0), jnp.asarray(False))
+        if keep is None:
+            unfinished = lambda state: ~state[3] & (state[2] < self.steps)
+            return jax.lax.while_loop(unfinished, step, state), None
+        keep_step = lambda state, _: ((new := step(state)), keep(new[0]))
+        state, way = jax.lax.scan(keep_step, state, length=self.steps)
+        first = jax.tree.map(lambda x: x[None], keep(nodes))
+        return state, jax.tree.map(lambda a, b: jnp.concatenate([a, b]), first, way)

@@ -1,0 +1,53 @@
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optimistix as optx
+
+from .base import RESULTS, AbstractInference, Inferred, conclude, examples, gradient_norm
+
+
+class Minimise(AbstractInference):
+    """Inference by an Optimistix minimiser.
+
+    **Arguments:**
+
+    - `solver`: any Optimistix minimiser; its tolerances say when to end.
+    - `max_steps`: how many steps it may take.
+    - `together`: whether the whole batch is one problem, the sum of its examples' energies.
+        By default each example is one.
+    - `throw`: whether divergence and `max_steps` raise an error.
+    """
+
+    solver: optx.AbstractMinimiser = optx.BFGS(rtol=1e-6, atol=1e-6)
+    max_steps: int = eqx.field(static=True, default=1000)
+    together: bool = eqx.field(static=True, default=False)
+    throw: bool = eqx.field(static=True, default=True)
+
+    def __call__(self, energy, params, nodes, clamps, *, record=None, key=None):
+        if record is not None:
+            raise ValueError("Minimise keeps no record of its steps: use GradientFlow or Descent.")
+
+        def solve(potential, nodes):
+            fn = lambda z, _: potential(z)
+            limit = self.max_steps
+            solution = optx.minimise(fn, self.solver, nodes, max_steps=limit, throw=False)
+            return solution.value, _translate(solution.result), solution.stats["num_steps"]
+
+        if self.together:
+            total = lambda z: jnp.sum(examples(energy, params, z, clamps))
+            end, *ended = solve(total, nodes)
+            batch = jax.tree.leaves(nodes)[0].shape[0]
+            result, steps = jax.tree.map(lambda x: jnp.broadcast_to(x, (batch,)), ended)
+        else:
+            one = lambda n, c: solve(lambda z: energy.example(params, z, c), n)
+            end, result, steps = jax.vmap(one)(nodes, clamps)
+        before, after = (examples(energy, params, z, clamps) for z in (nodes, end))
+        end, result = conclude(end, result, before, after, throw=self.throw)
+        stats = {"steps": steps, "evaluations": steps}
+        stats["gradient_norm"] = gradient_norm(energy, params, end, clamps)
+        return Inferred(end, result, stats)
+
+
+def _translate(result: optx.RESULTS) -> RESULTS:
+    okay = result == optx.RESULTS.successful
+    return RESULTS.where(okay, RESULTS.successful, RESULTS.max_steps_reached)
