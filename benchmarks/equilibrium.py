@@ -13,6 +13,7 @@ layer in brackets). The reference is Equilibrium to 1e-10 in float64, on the sam
 import argparse
 import csv
 import functools as ft
+from collections.abc import Callable
 from pathlib import Path
 
 import diffrax as dfx
@@ -113,13 +114,18 @@ def trained(hidden: int, steps: int) -> dict[str, list]:
     }
 
 
-def measure(layers, x, y, repeats: int) -> list[dict]:
-    gradient, best, first = reference(layers, x, y)
-    calls, rows = {("backpropagation", ""): eqx.filter_jit(backprop)}, []
+def compiled() -> dict[tuple[str, str], Callable]:
+    calls = {("backpropagation", ""): eqx.filter_jit(backprop)}
     for family, members in methods().items():
         how = in_errors if "errors" in family else in_states
         for name, method in members.items():
             calls[family, name] = eqx.filter_jit(how(method))
+    return calls
+
+
+def measure(calls, layers, x, y, repeats: int) -> list[dict]:
+    gradient, best, first = reference(layers, x, y)
+    rows = []
     times = interleaved(
         {name: ft.partial(call, layers, x, y) for name, call in calls.items()}, repeats
     )
@@ -135,7 +141,7 @@ def measure(layers, x, y, repeats: int) -> list[dict]:
 
 
 def plot(rows: list[dict], path: Path) -> None:
-    import matplotlib.pyplot as plt
+    import matplotlib.pyplot as plt  # noqa: PLC0415  (not on every device)
 
     panels = sorted({(r["hidden"], r["network"]) for r in rows})
     hiddens, kinds = sorted({p[0] for p in panels}), sorted({p[1] for p in panels})
@@ -180,15 +186,23 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=900, help="of training")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path, default=Path("out"))
+    parser.add_argument("--plot", action="store_true", help="only draw what was measured before")
     args = parser.parse_args()
+    if args.plot:
+        with open(args.out / "equilibrium.csv") as file:
+            number = lambda value: float(value.replace(",", "")) if value else None
+            numbers = ("ms", "ratio", "excess", "error", "worst")
+            rows = [r | {k: number(r[k]) for k in numbers} for r in csv.DictReader(file)]
+            rows = [r | dict(hidden=int(r["hidden"])) for r in rows if r["error"]]
+        return plot(rows, args.out / "equilibrium.png")
     args.out.mkdir(parents=True, exist_ok=True)
     print(device())
     x, y = (a[0] for a in batches(BATCH, 1))
-    rows = []
+    rows, calls = [], compiled()
     for hidden in args.hidden:
         for kind, layers in trained(hidden, args.steps).items():
             print(f"\n{hidden} hidden layers, {kind}")
-            for row in measure(layers, x, y, args.repeats):
+            for row in measure(calls, layers, x, y, args.repeats):
                 rows.append(dict(hidden=hidden, network=kind, **row))
                 accuracy = (
                     f"excess {row['excess']:.0e}  gradient {row['error']:.0e} ({row['worst']:.0e})"

@@ -253,7 +253,8 @@ def _record_every(inference: AbstractInference, every: Array) -> Record:
 
 
 def _count_steps(setup, params, posed):
-    return jnp.max(setup.inference(setup.energy, *posed).stats["steps"])
+    stats = setup.inference(setup.energy, *posed).stats
+    return jnp.max(stats["steps"] + stats.get("rejected", 0))
 
 
 def update_activities(

@@ -44,7 +44,7 @@ class Layer(eqx.Module):
     scale: Number = 1.0
 
     def __call__(self, z: Array) -> Array:
-        return self.scale * self.fn(z) + self.skip(z)
+        return jax.lax.stop_gradient(self.scale) * self.fn(z) + self.skip(z)
 
 
 def apply(layer: Callable, z: Array) -> Array:

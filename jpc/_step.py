@@ -59,7 +59,8 @@ def make_pc_step(
     - `input`: a batch of what $z_0$ is clamped to; without it $z_0$ is inferred too.
     - `skip_model`: one skip connection per layer, see [`jpc.make_skip_model`][].
     - `key`, `layer_sizes`, `sigma`: random activities to start from, see
-        [`jpc.init_activities_from_normal`][]; needed without an input. `batch_size` is known
+        [`jpc.init_activities_from_normal`][]; needed without an input. The key also goes to a
+        method of inference that needs one. `batch_size` is known
         from the output and only checked.
     - `activities`: those to start from.
     - `record_activities`, `record_energies`: whether to return them over time.
@@ -95,13 +96,13 @@ def make_pc_step(
     kept = (record_activities, record_energies)
     record = choose_record(problem, any(kept), record_every)
     metrics = (activity_norms, param_norms, grad_norms, calculate_accuracy)
-    answer = call(_pc_step, *problem, record, kept, metrics, optim, opt_state)
+    answer = call(_pc_step, *problem, record, kept, metrics, optim, opt_state, key)
     return _trim(answer, kept) | dict(optim=optim)
 
 
-def _pc_step(setup, params, posed, record, kept, metrics, optim, opt_state):
+def _pc_step(setup, params, posed, record, kept, metrics, optim, opt_state, key):
     activity_norms, param_norms, grad_norms, accuracy = metrics
-    ended, (energy, nodes), answer = _infer(setup, posed, record, kept)
+    ended, (energy, nodes), answer = _infer(setup, posed, record, kept, key)
     learned = descend(
         of_params(setup, posed, energy), params, nodes, posed.clamps, optim, opt_state
     )
@@ -126,7 +127,7 @@ def _pc_step(setup, params, posed, record, kept, metrics, optim, opt_state):
     )
 
 
-def _infer(setup: Setup, posed: Posed, record: Record | None, kept: tuple[bool, bool]):
+def _infer(setup: Setup, posed: Posed, record: Record | None, kept: tuple[bool, bool], key=None):
     """Where inference ended, what there is to learn from it, and to say of it."""
 
     def keep(params, nodes, clamps):
@@ -134,7 +135,7 @@ def _infer(setup: Setup, posed: Posed, record: Record | None, kept: tuple[bool, 
         return nodes if kept[0] else None, terms
 
     record = record and Record(keep, record.ts, record.length)
-    inferred: Inferred = setup.inference(setup.energy, *posed, record=record)
+    inferred: Inferred = setup.inference(setup.energy, *posed, record=record, key=key)
     ended = Posed(posed.layers, inferred.nodes, posed.clamps)
     activities, energies = with_prediction(*ended[:2]), layer_energies(setup, ended)
     way, stats = inferred.trajectory, inferred.stats

@@ -49,8 +49,9 @@ def as_chain(energy: AbstractEnergy) -> Chain:
         case AddEnergy(first=first, second=(WeightDecay() | SpectralPenalty()) as penalty):
             chain = as_chain(first)
             return Chain(chain.energy, chain.prior, (*chain.rest, penalty))
+    name = type(energy.second if isinstance(energy, AddEnergy) else energy).__name__
     raise TypeError(
-        f"{type(energy).__name__} is not a chain in the coordinates of its errors, which is a "
+        f"An energy with {name} is not a chain in the coordinates of its errors, which is a "
         "PCEnergy, and maybe a GaussianPrior, WeightDecay or SpectralPenalty added to it. Use "
         "GradientFlow, Descent or Minimise, which work with any energy."
     )

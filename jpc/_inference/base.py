@@ -1,5 +1,6 @@
 import abc
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -24,7 +25,7 @@ class RESULTS(eqx.Enumeration):
         "Increase `max_steps`, loosen the tolerances, or use another solver."
     )
     diverged = (
-        "Inference diverged: the energy at the end is larger than at the start. "
+        "Inference diverged: the energy at the end is larger than at the start, or not finite. "
         "Use a smaller step size or an adaptive step size controller."
     )
 
@@ -82,7 +83,7 @@ class Inferred(eqx.Module):
     - `stats`: a dictionary with, for each example, the number of `steps`, of gradient
         `evaluations`, and the relative norm of the activity gradient at the end,
         `gradient_norm`: $\lVert \nabla_z F \rVert / \lVert z \rVert$. A flow adds its final
-        time `t1`.
+        time `t1`, and how many steps its controller `rejected`.
     - `trajectory`: a [`jpc.Trajectory`][], if one was asked for.
     - `lesson`: the energy and the nodes to learn from, if the method knows the errors better
         than the `nodes` can tell.
@@ -122,6 +123,12 @@ class AbstractInference(eqx.Module):
 
         An [`jpc.Inferred`][].
         """
+
+
+def check_positive(name: str, value: Any) -> None:
+    """Refuses what is known to be no positive number."""
+    if isinstance(value, str) or (isinstance(value, int | float) and not value > 0):
+        raise ValueError(f"{name} must be a positive number, got {value!r}.")
 
 
 def examples(

@@ -72,7 +72,7 @@ class Equilibrium(AbstractInference):
     - `inverse`: $S^{-1}$, if it is known, as in what [`jpc.Equilibrium.prepare`][] returns.
     """
 
-    rtol: Number = 1e-3
+    rtol: Number = 1e-2
     chords: int = eqx.field(static=True, default=5)
     shared: int | None = eqx.field(static=True, default=4)
     max_steps: int = eqx.field(static=True, default=100)
@@ -179,7 +179,9 @@ class Equilibrium(AbstractInference):
         gap = jnp.asarray(jnp.inf, clamps[-1].dtype)
         state = (v, chain.energy(v, clamps), damping, gap, jnp.asarray(0))
         v, _, _, gap, steps = jax.lax.while_loop(unfinished, body, state)
-        return chain.linearise(v, clamps)._replace(gap=gap, steps=steps + self.chords)
+        solvable = chain.definite and chain.outputs <= self.dense
+        found = (chain.solve if solvable else chain.linearise)(v, clamps)
+        return found._replace(v=v, gap=gap, steps=steps + self.chords)
 
 
 class _Chain(eqx.Module):
@@ -243,6 +245,20 @@ class _Chain(eqx.Module):
         g = self.output_error(clamps, prediction)
         (delta,) = pull(g)
         return _Found(v, states, delta, g, jnp.asarray(jnp.inf, g.dtype), jnp.asarray(0))
+
+    def solve(self, v: Nodes, clamps: Clamps) -> _Found:
+        r"""As `linearise`, with $\lambda$ solved for: where $S$ is large, the output error is a
+        small difference of large numbers.
+        """
+        prediction, pull, states = jax.vjp(self.predict(clamps), v, has_aux=True)
+        g = self.output_error(clamps, prediction)
+        J, A = self._jacobian(pull, prediction, self.weights)
+        H = self._curvature(clamps, prediction)
+        seen = jax.tree.map(lambda j, x: j @ x.ravel(), J, v)
+        rhs = g.ravel() + H @ jax.tree.reduce(jnp.add, seen)
+        lam = jnp.linalg.solve(jnp.eye(len(A), dtype=A.dtype) + H @ A, rhs).reshape(g.shape)
+        (delta,) = pull(lam)
+        return _Found(v, states, delta, lam, jnp.asarray(jnp.inf, g.dtype), jnp.asarray(0))
 
     def lesson(self, found: _Found, clamps: Clamps) -> tuple[LocalEnergy, Nodes] | None:
         if self.local is None:

@@ -15,6 +15,7 @@ from .base import (
     AbstractInference,
     Inferred,
     Trajectory,
+    check_positive,
     conclude,
     examples,
     gradient_norm,
@@ -61,8 +62,8 @@ class GradientFlow(AbstractInference):
     def __check_init__(self):
         if self.reduction not in ("sum", "mean"):
             raise ValueError(f"Unknown reduction {self.reduction!r}: choose 'sum' or 'mean'.")
-        if self.max_steps < 1:
-            raise ValueError(f"max_steps must be at least 1, got {self.max_steps}.")
+        for name in ("t1", "dt0", "rtol", "max_steps"):
+            check_positive(name, getattr(self, name))
         fixed = isinstance(self.controller, dfx.ConstantStepSize)
         if self.dt0 is None and fixed:
             raise ValueError(
@@ -137,8 +138,9 @@ class GradientFlow(AbstractInference):
             progress_meter=self.progress_meter,
         )
         (t1, *ts), (end, *ways) = cast(Any, (solution.ts, solution.ys))
-        count = solution.stats["num_steps"]
-        stats = {"steps": count, "evaluations": 1 + count * self._cost(), "t1": t1[0]}
+        attempts, taken = (solution.stats[k] for k in ("num_steps", "num_accepted_steps"))
+        stats = {"steps": taken, "evaluations": 1 + attempts * self._cost(), "t1": t1[0]}
+        stats["rejected"] = attempts - taken
         way = _without_padding(ts[0], ways[0], keep(nodes)) if ways else None
         end = jax.tree.map(lambda z: z[0], end)
         return end, _translate(solution.result), stats, way
@@ -148,18 +150,17 @@ class GradientFlow(AbstractInference):
         size stays at the limit of stability, and the gradient at the controller's tolerance
         times the largest curvature, of which `change / start` is a guess.
         """
-        tiny, eps = jnp.finfo(start.dtype).tiny, jnp.finfo(start.dtype).eps
-        steady = (1e-3 if self.rtol is None else self.rtol) * start + tiny
+        eps, tiny = jnp.finfo(start.dtype).eps, jnp.finfo(start.dtype).tiny
+        rounding = 10 * eps * size + tiny
+        steady = (1e-3 if self.rtol is None else self.rtol) * start + rounding
         if self.controller is None:
-            curvature = change / jnp.where(start > 0, start, 1.0)
+            curvature = change / (start + tiny)
             tolerance = 0.5 * steady / jnp.maximum(curvature, 1.0)
-            return dfx.PIDController(rtol=0.0, atol=tolerance + tiny), steady
+            return dfx.PIDController(rtol=0.0, atol=tolerance), steady
         if self.rtol is None and isinstance(self.controller, dfx.PIDController):
             settled = 2 * (self.controller.atol + self.controller.rtol * size)
-            steady = jnp.minimum(steady, settled)
-        elif self.rtol is None:
-            steady = 100 * eps * start + tiny
-        return self.controller, steady
+            return self.controller, jnp.minimum(steady, settled)
+        return self.controller, rounding if self.rtol is None else steady
 
     def _cost(self) -> int:
         """Gradients per step: the stages, and one for the steady state test."""

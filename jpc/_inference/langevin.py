@@ -9,7 +9,15 @@ import lineax as lx
 from jaxtyping import PyTree
 
 from .._types import Number
-from .base import RESULTS, AbstractInference, Inferred, Record, Trajectory, gradient_norm
+from .base import (
+    RESULTS,
+    AbstractInference,
+    Inferred,
+    Record,
+    Trajectory,
+    check_positive,
+    gradient_norm,
+)
 
 
 class Langevin(AbstractInference):
@@ -38,6 +46,10 @@ class Langevin(AbstractInference):
     preconditioner: PyTree = 1.0
     solver: dfx.AbstractSolver = dfx.Euler()
     max_steps: int = eqx.field(static=True, default=1_000_000)
+
+    def __check_init__(self):
+        for name in ("t1", "dt", "temperature", "preconditioner", "max_steps"):
+            check_positive(name, getattr(self, name))
 
     def __call__(self, energy, params, nodes, clamps, *, record=None, key=None):
         if key is None:
