@@ -12,7 +12,7 @@ test: $(READY)
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --quiet --check .
 	@$(BIN)/basedpyright
-	@$(BIN)/python -m pytest -n 2
+	@$(BIN)/python -m pytest -n 2 --dist loadfile
 
 clean:
 	rm -rf .venv out .pytest_cache .ruff_cache .hypothesis

@@ -22,7 +22,8 @@ def cross_entropy_loss(logits: ArrayLike, labels: ArrayLike) -> Scalar:
 def compute_accuracy(truths: ArrayLike, preds: ArrayLike) -> Scalar:
     """How many predictions have their largest entry where the truth has, in percent."""
     truths, preds = _same_shape(truths, preds)
-    return 100.0 * jnp.mean(jnp.argmax(truths, axis=-1) == jnp.argmax(preds, axis=-1))
+    hits = jnp.argmax(truths, axis=-1) == jnp.argmax(preds, axis=-1)
+    return 100.0 * jnp.mean(hits, dtype=jnp.result_type(float))
 
 
 def _same_shape(labels: ArrayLike, preds: ArrayLike) -> tuple[Array, Array]:

@@ -1,0 +1,173 @@
+"""The code that people paste first: the README's and the paper's, run as it is printed."""
+
+import ast
+import re
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import optax
+import pytest
+
+import jpc
+
+README = Path(__file__).parents[1] / "README.md"
+BLOCKS = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.DOTALL | re.MULTILINE)
+
+PC_STEP = """
+from jpc import make_pc_step
+
+result = make_pc_step(
+    model,        # an equinox model with callable layers
+    optim,        # optax optimiser
+    opt_state,    # optimiser state
+    y,            # some target (observation)
+    x             # optional input (prior)
+)
+
+# updated model and optimiser
+model = result["model"]
+optim, opt_state = result["optim"], result["opt_state"]
+"""
+
+HPC_STEP = """
+from jpc import make_hpc_step
+
+result = make_hpc_step(
+    generator,          # generative model
+    amortiser,          # model for inference amortisation
+    optims,             # optimisers, one for each model
+    opt_states,         # optimisers' state
+    y,
+    x
+)
+"""
+
+CUSTOM_STEP = """
+import jpc
+
+# 1. initialise activities with a feedforward pass
+activities = jpc.init_activities_with_ffwd(model, x)
+
+# 2. run inference to equilibrium (Eq. 2)
+equilibrated_activities = jpc.solve_inference(
+    params=(model, None),
+    activities=activities,
+    output=y,
+    input=x
+)
+
+# 3. update parameters at the activities' solution (Eq. 3)
+update_result = jpc.update_params(
+    params=(model, None),
+    activities=equilibrated_activities,
+    optim=optim,
+    opt_state=opt_state,
+    output=y,
+    input=x
+)
+"""
+
+
+def run(code, **names):
+    exec(code, names)
+    return names
+
+
+def loss(model, x, y):
+    return jpc.test_discriminative_pc(model, y, x)[0]
+
+
+def prepare(model):
+    optim = optax.adam(1e-3)
+    return optim, optim.init((eqx.filter(model, eqx.is_array), None))
+
+
+def assert_close(tree, expected):
+    arrays = [jax.tree.leaves(eqx.filter(t, eqx.is_array)) for t in (tree, expected)]
+    assert all(jnp.allclose(a, b, rtol=1e-10, atol=1e-10) for a, b in zip(*arrays, strict=True))
+
+
+@pytest.fixture
+def supervised():
+    model = jpc.make_mlp(jr.key(0), 4, 8, 3, 2, "tanh")
+    optim, opt_state = prepare(model)
+    x, y = jr.normal(jr.key(1), (5, 4)), jr.normal(jr.key(2), (5, 2))
+    return dict(model=model, optim=optim, opt_state=opt_state, x=x, y=y)
+
+
+@pytest.fixture
+def hybrid():
+    generator = jpc.make_mlp(jr.key(0), 2, 8, 3, 4, "tanh")
+    amortiser = jpc.make_mlp(jr.key(1), 4, 8, 3, 2, "tanh")
+    optims, opt_states = zip(prepare(generator), prepare(amortiser), strict=True)
+    x, y = jr.normal(jr.key(2), (5, 2)), jr.normal(jr.key(3), (5, 4))
+    models = dict(generator=generator, amortiser=amortiser)
+    return dict(**models, optims=optims, opt_states=opt_states, x=x, y=y)
+
+
+def test_readme_has_these_blocks():
+    assert len(BLOCKS) == 2
+
+
+def test_readme_step_lowers_the_loss():
+    names = run(BLOCKS[0])
+    model, x, y = names["model"], names["x"], names["y"]
+    assert loss(model, x, y) < names["result"]["loss"]
+
+
+def test_readme_step_is_the_papers():
+    paper, readme = ([ast.dump(node) for node in ast.parse(c).body] for c in (PC_STEP, BLOCKS[0]))
+    assert readme[-3:] == paper[-3:]
+
+
+def test_readme_energy_is_descended():
+    names = run(BLOCKS[1])
+    energy, model, y, x = (names[name] for name in ("energy", "model", "y", "x"))
+    start, end = (
+        energy(model, *jpc.clamp(activities[:-1], y, x))
+        for activities in (names["activities"], names["inferred"])
+    )
+    assert end < start
+
+
+def test_paper_step_lowers_the_loss(supervised):
+    names = run(PC_STEP, **supervised)
+    x, y = supervised["x"], supervised["y"]
+    assert names["result"]["loss"] == loss(supervised["model"], x, y)
+    assert loss(names["model"], x, y) < names["result"]["loss"]
+
+
+def test_paper_custom_step_is_the_step(supervised):
+    update = run(CUSTOM_STEP, **supervised)["update_result"]
+    result = run(PC_STEP, **supervised)["result"]
+    assert_close(update["model"], result["model"])
+    assert_close(update["opt_state"], result["opt_state"])
+
+
+def test_paper_hybrid_step_is_a_step_from_the_amortiser(hybrid):
+    result = run(HPC_STEP, **hybrid)["result"]
+    generator, amortiser, x, y = (hybrid[name] for name in ("generator", "amortiser", "x", "y"))
+    guesses = jpc.init_activities_with_amort(amortiser, generator, y)
+    expected = jpc.make_pc_step(
+        generator,
+        hybrid["optims"][0],
+        hybrid["opt_states"][0],
+        y,
+        x,
+        activities=guesses[1:],
+        max_t1=300,
+    )
+    assert_close(result["generator"], expected["model"])
+
+
+def test_paper_hybrid_step_teaches_the_amortiser(hybrid):
+    result = run(HPC_STEP, **hybrid)["result"]
+    x, y, inferred = hybrid["x"], hybrid["y"], result["activities"][1]
+    before, after = (
+        jpc.hpc_energy_fn(amortiser, inferred, result["activities"][0], y, x)
+        for amortiser in (hybrid["amortiser"], result["amortiser"])
+    )
+    assert after < before
