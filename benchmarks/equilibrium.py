@@ -51,6 +51,9 @@ def methods() -> dict[str, dict[str, jpc.AbstractInference]]:
             f"{k} chords": jpc.Equilibrium(chords=k, max_steps=0, throw=False)
             for k in (1, 2, 3, 4, 6)
         },
+        "Equilibrium, S of another batch": {
+            f"{k} chords": jpc.Equilibrium(chords=k, max_steps=0, throw=False) for k in (2, 3)
+        },
         "Equilibrium, default": {"": jpc.Equilibrium(throw=False)},
         "Heun": {
             f"T={t}, tol {tol:g}": flow(t1=float(t), controller=PID(rtol=tol, atol=tol))
@@ -93,6 +96,17 @@ def in_states(inference: jpc.AbstractInference):
     return infer
 
 
+def with_another_matrix(inference: jpc.Equilibrium):
+    """As `in_states`, with a matrix S that was made for another batch."""
+    x, y = (a[1] for a in batches(BATCH, 2))
+
+    def infer(layers, *batch):
+        prepared = inference.prepare(jpc.PCEnergy(), layers, *start(layers, x, y))
+        return in_states(prepared)(layers, *batch)
+
+    return infer
+
+
 def reference(layers, x, y) -> tuple:
     """The learning gradient and the energy at equilibrium, and the energy at the start."""
     with jax.enable_x64(True):
@@ -114,10 +128,16 @@ def trained(hidden: int, steps: int) -> dict[str, list]:
     }
 
 
-def compiled() -> dict[tuple[str, str], Callable]:
+def compiled(only: str) -> dict[tuple[str, str], Callable]:
     calls = {("backpropagation", ""): eqx.filter_jit(backprop)}
+    special = {
+        "SGD 0.1 in the errors": in_errors,
+        "Equilibrium, S of another batch": with_another_matrix,
+    }
     for family, members in methods().items():
-        how = in_errors if "errors" in family else in_states
+        if not family.startswith(only):
+            continue
+        how = special.get(family, in_states)
         for name, method in members.items():
             calls[family, name] = eqx.filter_jit(how(method))
     return calls
@@ -144,6 +164,7 @@ def plot(rows: list[dict], path: Path) -> None:
     import matplotlib.pyplot as plt  # noqa: PLC0415  (not on every device)
 
     panels = sorted({(r["hidden"], r["network"]) for r in rows})
+    families = [f for f in methods() if any(r["method"] == f for r in rows)]
     hiddens, kinds = sorted({p[0] for p in panels}), sorted({p[1] for p in panels})
     figure, axes = plt.subplots(
         len(kinds),
@@ -156,19 +177,11 @@ def plot(rows: list[dict], path: Path) -> None:
     for i, kind in enumerate(kinds):
         for j, hidden in enumerate(hiddens):
             axis = axes[i, j]
-            for k, family in enumerate(methods()):
-                mine = [
-                    r
-                    for r in rows
-                    if (r["hidden"], r["network"], r["method"]) == (hidden, kind, family)
-                ]
-                axis.loglog(
-                    [r["ratio"] for r in mine],
-                    [r["error"] for r in mine],
-                    "o-",
-                    label=family,
-                    color=f"C{k}",
-                )
+            for k, family in enumerate(families):
+                where = (hidden, kind, family)
+                mine = [r for r in rows if (r["hidden"], r["network"], r["method"]) == where]
+                points = [r["ratio"] for r in mine], [r["error"] for r in mine]
+                axis.loglog(*points, "o-", label=family, color=plt.get_cmap("tab20")(k))
             axis.axhline(0.01, color="grey", lw=0.5, ls=":")
             axis.set_title(f"{hidden} hidden layers, {kind}", fontsize=9)
     for axis in axes[-1]:
@@ -186,6 +199,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=900, help="of training")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path, default=Path("out"))
+    parser.add_argument("--only", default="", help="methods whose name begins so")
     parser.add_argument("--plot", action="store_true", help="only draw what was measured before")
     args = parser.parse_args()
     if args.plot:
@@ -198,7 +212,7 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     print(device())
     x, y = (a[0] for a in batches(BATCH, 1))
-    rows, calls = [], compiled()
+    rows, calls = [], compiled(args.only)
     for hidden in args.hidden:
         for kind, layers in trained(hidden, args.steps).items():
             print(f"\n{hidden} hidden layers, {kind}")
