@@ -65,7 +65,8 @@ class Equilibrium(AbstractInference):
     - `shared`: how many examples of the batch to take the matrix from; `None`: each example
         has its own.
     - `max_steps`: how many damped steps an example may take after that. With 0 there is no
-        branch in the compiled program, and examples that have not converged say so.
+        branch in the compiled program; an example that has not converged says so in `result`,
+        and what there is to learn from it is what the chords left.
     - `dense`: the largest size of the output for which matrices are made. Beyond it the damped
         steps are solved for by conjugate gradients, and there are no chords.
     - `throw`: whether activities that are not finite raise an error.
@@ -102,7 +103,9 @@ class Equilibrium(AbstractInference):
         after = examples(energy, params, ended, clamps)
         okay = after <= before
         ended, after = _where(okay, (ended, after), (nodes, before))
-        result = jax.vmap(_result)(okay & (found.gap <= self.rtol))
+        # At a kink the iterations may settle while the gradient jumps.
+        confirmed = jax.vmap(chain.gap)(found.v, clamps) <= jnp.sqrt(self.rtol)
+        result = jax.vmap(_result)(okay & (found.gap <= self.rtol) & confirmed)
         ended, result = conclude(ended, result, before, after, throw=self.throw)
         stats = {"steps": found.steps, "evaluations": found.steps + 1}
         stats["gradient_norm"] = gradient_norm(energy, params, ended, clamps)
@@ -131,7 +134,7 @@ class Equilibrium(AbstractInference):
         return jax.vmap(chord, in_axes=axes)(_feedforward(start), clamps, inverse)
 
     def _chord(self, chain: "_Chain", v: Nodes, clamps: Clamps, inverse: Array) -> "_Found":
-        lam, changes = jnp.zeros_like(clamps[-1]), [jnp.asarray(jnp.inf)]
+        lam, changes = jnp.zeros_like(clamps[-1]), []
         found: Any = None
         for _ in range(self.chords):
             prediction, pull, states = jax.vjp(chain.predict(clamps), v, has_aux=True)
@@ -349,6 +352,10 @@ class _Chain(eqx.Module):
         step = jax.tree.map(lambda x, d, w: (damping * x + d) / w, v, delta, weights)
         return [step], self._gap(v, forces)
 
+    def gap(self, v: Nodes, clamps: Clamps) -> Array:
+        """How far off `v` is, by the gradient there."""
+        return self._gap(v, self.linearise(v, clamps).delta)
+
     def _gap(self, v: Nodes, forces: Nodes) -> Array:
         """The norm of the gradient $P v - J^T g$ relative to that of its two parts."""
         own = jax.tree.map(jnp.multiply, v, self.weights)
@@ -373,8 +380,8 @@ def _lowest(tries: list[tuple[Nodes, Array]]) -> tuple[Nodes, Array]:
 
 def _remaining(changes: list[Array]) -> Array:
     """What is left of a sequence that converges linearly, by its last two changes."""
-    previous, last = changes[-2:]
-    return last * jnp.minimum(1.0, last / jnp.maximum(previous - last, 1e-30))
+    *_, previous, last = [jnp.asarray(0.0), *changes]
+    return last * jnp.where(previous > last, jnp.minimum(1.0, last / (previous - last)), 1.0)
 
 
 def _relative(old: Nodes, new: Nodes) -> Array:

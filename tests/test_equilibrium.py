@@ -1,0 +1,448 @@
+"""The solver for the equilibrium of inference, against closed forms, and predictive coding in
+NumPy for everything without one.
+
+Numbers are traced, and problems of equal sizes share compilations, some with those of
+`test_agreement.py`.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from helpers import Chain, Problem, assert_close, infer, make_problem, scalings, weights
+
+import jpc
+
+SIZES = (2, 4, 4, 5)
+ONE_CHORD = jpc.Equilibrium(chords=1, max_steps=0)
+CHORDS = jpc.Equilibrium(chords=5, max_steps=0)
+
+
+def pc(*precisions):
+    return jpc.PCEnergy(precision=[jnp.asarray(p) for p in precisions])
+
+
+def pose(problem, chain=None):
+    """Layers, a feedforward start, and clamps."""
+    hidden = (chain or problem.chain()).feedforward(problem.x)[1:-1]
+    return problem.layers, *jpc.clamp([jnp.asarray(z) for z in hidden], problem.y, problem.x)
+
+
+def solve(problem, inference, energy=None, nodes=None):
+    layers, start, clamps = pose(problem)
+    energy = energy or pc(*[1.0] * len(layers))
+    return infer(inference, energy, layers, nodes or start, clamps)
+
+
+def states_of(problem, nodes):
+    return [np.asarray(z) for z in (problem.x, *nodes[1:-1], problem.y)]
+
+
+def energies(chain, states):
+    """Of each example."""
+    return np.array([chain.energy([z[i : i + 1] for z in states]) for i in range(len(states[0]))])
+
+
+def gaps(chain, states):
+    """The gradient of each example, relative to its errors."""
+    predictions = [
+        np.stack([chain.predict(layer, z) for z in states[layer - 1]])
+        for layer in range(1, chain.depth)
+    ]
+    errors = [z - p for z, p in zip(states[1:-1], predictions, strict=True)]
+    norm = lambda parts: np.sqrt(sum(np.sum(x**2, axis=1) for x in parts))
+    return norm(chain.activity_grads(states)[1:]) / np.maximum(norm(errors), 1e-12)
+
+
+def succeeded(inferred):
+    return np.asarray(inferred.result == jpc.RESULTS.successful)
+
+
+def assert_honest(problem, inferred, rtol, chain=None, start=None):
+    """No energy is higher than before, and who succeeded has no gradient left: none to speak
+    of, as the tolerance is for errors in other coordinates.
+    """
+    chain = chain or problem.chain()
+    before = chain.feedforward(problem.x) if start is None else states_of(problem, start)
+    before, after = [*before[:-1], np.asarray(problem.y)], states_of(problem, inferred.nodes)
+    assert np.all(energies(chain, after) <= energies(chain, before) + 1e-12)
+    assert np.all(gaps(chain, after)[succeeded(inferred)] <= 30 * rtol)
+
+
+def assert_converged(problem, inferred, rtol, chain=None):
+    assert np.all(succeeded(inferred))
+    assert_honest(problem, inferred, rtol, chain)
+
+
+# --- linear networks: one step is the closed form ---
+
+
+LINEAR = make_problem("linear", (3, 4, 4, 4, 2), gain=1.5)
+KINDS = [("sp", False), ("mupc", True)]
+
+
+@dataclasses.dataclass
+class Linear:
+    """A kind of linear network, in the words of the core, of the paper's calls, and of NumPy."""
+
+    param_type: str
+    skips: bool
+
+    def __post_init__(self):
+        self.params = (LINEAR.model, jpc.make_skip_model(4) if self.skips else None)
+        fan_ins = [3, 4, 4, 4]
+        scale = lambda x: jnp.asarray(x) if isinstance(x, float) else x
+        layers = jpc.parameterise(*self.params, fan_ins=fan_ins, param_type=self.param_type)
+        self.layers = jax.tree.map(scale, layers)
+        self.scales = scalings(self.param_type, fan_ins, skips=self.skips)
+
+    def chain(self, precisions):
+        return LINEAR.chain(scales=self.scales, skips=self.skips, precisions=list(precisions))
+
+    def posed(self):
+        return self.layers, *pose(LINEAR, self.chain([1.0] * 4))[1:]
+
+
+@pytest.fixture(params=KINDS, ids=str)
+def linear(request):
+    return Linear(*request.param)
+
+
+@pytest.mark.parametrize("precision", [1.0, 0.1])
+def test_one_chord_is_the_closed_form(linear, precision):
+    energy = pc(1.0, 1.0, 1.0, precision)
+    nodes = infer(ONE_CHORD, energy, *linear.posed()).nodes
+    options = dict(param_type=linear.param_type, output_energy_scaling=precision)
+    data = (LINEAR.x, LINEAR.y)
+    best = jpc.linear_equilib_energy(linear.params, *data, **options, return_rescaling=True)[0]
+    value = linear.chain([1.0, 1.0, 1.0, precision]).energy(states_of(LINEAR, nodes))
+    assert_close(value, best)
+    solution = jpc.compute_linear_activity_solution(
+        LINEAR.model, *data, use_skips=linear.skips, **options
+    )
+    assert_close(jax.tree.leaves(nodes), solution[:-1], atol=1e-10)
+
+
+@pytest.mark.parametrize("precisions", [(0.5, 2.0, 1.0, 3.0), (10.0, 0.1, 1.0, 100.0)])
+def test_one_chord_with_any_precisions(linear, precisions):
+    states = states_of(LINEAR, infer(ONE_CHORD, pc(*precisions), *linear.posed()).nodes)
+    grads = linear.chain(precisions).activity_grads(states)[1:]
+    assert_close(grads, [np.zeros_like(g) for g in grads], atol=1e-10)
+
+
+@pytest.mark.parametrize("precision", [1.0, 0.1])
+def test_the_matrix_is_the_rescaling_of_the_theory(linear, precision):
+    energy = pc(1.0, 1.0, 1.0, precision)
+    prepared = eqx.filter_jit(jpc.Equilibrium.prepare)(ONE_CHORD, energy, *linear.posed())
+    options = dict(param_type=linear.param_type, output_energy_scaling=precision)
+    data = (LINEAR.x, LINEAR.y)
+    _, rescaling = jpc.linear_equilib_energy(
+        linear.params, *data, **options, return_rescaling=True
+    )
+    assert_close(precision * rescaling @ prepared.inverse, np.eye(2), atol=1e-10)
+
+
+def test_a_prepared_matrix_serves_other_batches():
+    other = dataclasses.replace(LINEAR, x=LINEAR.x[::-1] + 1.0, y=3.0 * LINEAR.y)
+    prepared = eqx.filter_jit(jpc.Equilibrium.prepare)(ONE_CHORD, pc(*[1.0] * 4), *pose(LINEAR))
+    grads = other.chain().activity_grads(states_of(other, solve(other, prepared).nodes))[1:]
+    assert_close(grads, [np.zeros_like(g) for g in grads], atol=1e-10)
+
+
+def test_a_step_of_training_is_one_of_the_closed_form():
+    params, optim = (LINEAR.model, None), optax.sgd(0.1)
+    state = optim.init((eqx.filter(LINEAR.model, eqx.is_array), None))
+    inference = jpc.Equilibrium(max_steps=0)
+    step = jpc.make_pc_step(LINEAR.model, optim, state, LINEAR.y, LINEAR.x, inference=inference)
+    grads, _ = jpc.compute_linear_equilib_energy_grads(params, LINEAR.x, LINEAR.y)
+    expected = [w - 0.1 * g for w, g in zip(LINEAR.weights, weights(grads), strict=True)]
+    assert_close(weights(step["model"]), expected, atol=1e-10)
+    assert np.all(step["result"] == jpc.RESULTS.successful)
+
+
+# --- hard cases ---
+
+
+def large_inputs():
+    problem = make_problem("tanh", SIZES)
+    return dataclasses.replace(problem, x=100 * problem.x)
+
+
+HARD = {
+    "weights x 3": lambda: make_problem("tanh", SIZES, gain=3.0),
+    "other weights x 3": lambda: make_problem("tanh", SIZES, gain=3.0, seed=1),
+    "weights x 10": lambda: make_problem("tanh", SIZES, gain=10.0),
+    "saturated units": large_inputs,
+}
+
+
+@pytest.mark.parametrize("rtol", [1e-3, 1e-8])
+@pytest.mark.parametrize("name", HARD)
+def test_hard_cases_converge(name, rtol):
+    problem = HARD[name]()
+    assert_converged(problem, solve(problem, jpc.Equilibrium(rtol=rtol)), rtol)
+
+
+@pytest.mark.parametrize("chords", [1, 5])
+@pytest.mark.parametrize("name", HARD)
+def test_chords_alone_are_honest(name, chords):
+    problem = HARD[name]()
+    inferred = solve(problem, jpc.Equilibrium(chords=chords, max_steps=0))
+    assert_honest(problem, inferred, 1e-2)
+
+
+def test_equilibrium_itself_stays():
+    problem = HARD["weights x 3"]()
+    found = solve(problem, jpc.Equilibrium(rtol=1e-8))
+    for inference, successful in ((jpc.Equilibrium(rtol=1e-8), True), (CHORDS, False)):
+        again = solve(problem, inference, nodes=found.nodes)
+        assert np.all(succeeded(again)) == successful
+        assert_honest(problem, again, 1e-8, start=found.nodes)
+        assert_close(again.nodes, found.nodes, atol=1e-6)
+
+
+def test_relu_is_honest():
+    """Kinks are where the solver may get stuck."""
+    ends = []
+    for gain, seed in itertools.product((1.0, 3.0), (0, 1, 2)):
+        problem = make_problem("relu", SIZES, gain=gain, seed=seed)
+        inferred = solve(problem, jpc.Equilibrium())
+        assert_honest(problem, inferred, 1e-2)
+        ends.append(succeeded(inferred))
+    assert np.any(ends) and not np.all(ends)
+
+
+# --- depth ---
+
+
+class Dense(eqx.Module):
+    weight: jax.Array
+    act: Callable
+
+    def __call__(self, z):
+        return self.weight @ self.act(z)
+
+
+def _same(z):
+    return z
+
+
+def deep(depth, param_type, width=4, batch=4):
+    """A problem, its layers, and the same in NumPy; with skips if there are many layers."""
+    rng, skips = np.random.default_rng(0), param_type == "mupc"
+    sizes = [3, *[width] * (depth - 1), 2]
+    spread = lambda n: 1.0 if skips else (3 * n) ** -0.5
+    matrices = [spread(n) * rng.normal(size=(m, n)) for n, m in itertools.pairwise(sizes)]
+    acts = [_same, *[jnp.tanh] * (depth - 1)]
+    model = [Dense(jnp.asarray(w), act) for w, act in zip(matrices, acts, strict=True)]
+    skip_model = jpc.make_skip_model(depth) if skips else None
+    layers = jpc.parameterise(model, skip_model, fan_ins=sizes[:-1], param_type=param_type)
+    scales = scalings(param_type, sizes[:-1], skips=skips)
+    x, y = jnp.asarray(rng.normal(size=(batch, 3))), jnp.asarray(np.eye(2)[np.arange(batch) % 2])
+    problem = Problem(model, x, y, [])
+    return problem, layers, Chain(matrices, "tanh", scales=scales, skips=skips)
+
+
+@pytest.mark.parametrize("param_type", ["sp", "mupc"])
+@pytest.mark.parametrize("depth", [30, 100])
+def test_deep_networks(depth, param_type):
+    """Not jitted: compiling a hundred layers takes longer than running them one by one."""
+    problem, layers, chain = deep(depth, param_type)
+    nodes, clamps = pose(problem, chain)[1:]
+    inferred = jpc.Equilibrium(chords=2, max_steps=0)(jpc.PCEnergy(), layers, nodes, clamps)
+    assert_honest(problem, inferred, 1e-2, chain)
+    before, after = (energies(chain, states_of(problem, z)) for z in (nodes, inferred.nodes))
+    assert np.mean(after) < np.mean(before)
+
+
+# --- the size of the output ---
+
+
+def test_a_large_output_needs_no_matrices():
+    problem = make_problem("tanh", (3, 4, 784), batch=3, gain=2.0)
+    assert_converged(problem, solve(problem, jpc.Equilibrium(rtol=1e-6)), 1e-6)
+
+
+def test_one_output_under_vmap_and_scan():
+    problems = [make_problem("tanh", (3, 4, 1), gain=gain) for gain in (1.0, 2.0, 4.0)]
+    posed = [pose(problem) for problem in problems]
+    stacked = jax.tree.map(lambda *x: jnp.stack(x) if eqx.is_array(x[0]) else x[0], *posed)
+    xs, rest = eqx.partition(stacked, eqx.is_array)
+
+    def one(x):
+        inferred = jpc.Equilibrium(rtol=1e-8)(pc(1.0, 1.0), *eqx.combine(x, rest))
+        return dataclasses.replace(inferred, lesson=None)
+
+    mapped = jax.jit(jax.vmap(one))(xs)
+    scanned = jax.jit(lambda xs: jax.lax.scan(lambda _, x: (None, one(x)), None, xs)[1])(xs)
+    assert_close(scanned.nodes, mapped.nodes, atol=1e-10)
+    for i, problem in enumerate(problems):
+        assert_converged(problem, jax.tree.map(lambda x: x[i], mapped), 1e-8)  # noqa: B023
+
+
+# --- the rest of the batch ---
+
+
+def pick(problem, which):
+    x, y = (jnp.asarray(np.asarray(z)[which]) for z in (problem.x, problem.y))
+    return dataclasses.replace(problem, x=x, y=y)
+
+
+def test_duplicates_get_the_same_answer():
+    problem = HARD["weights x 3"]()
+    z = jax.tree.leaves(solve(pick(problem, [0, 1, 0, 2, 1]), jpc.Equilibrium()).nodes)
+    assert_close([x[:2] for x in z], [x[np.array([2, 4])] for x in z])
+
+
+def test_examples_do_not_matter_to_one_another():
+    """With matrices of their own, in any company and in any order."""
+    problem, inference = HARD["weights x 3"](), dataclasses.replace(CHORDS, shared=None)
+    nodes = solve(problem, inference).nodes
+    for which in ([3, 1, 4, 0, 2], [2, 2, 0, 2, 2]):
+        again = solve(pick(problem, which), inference).nodes
+        assert_close(again, jax.tree.map(lambda z: z[np.array(which)], nodes))  # noqa: B023
+
+
+def test_examples_share_no_more_than_a_matrix():
+    """In any company, up to the tolerance."""
+    problem = HARD["weights x 3"]()
+    tight = jpc.Equilibrium(rtol=1e-10)
+    nodes = solve(problem, tight).nodes
+    for which in ([3, 1, 4, 0, 2], [2, 2, 0, 2, 2]):
+        again = solve(pick(problem, which), tight).nodes
+        assert_close(again, jax.tree.map(lambda z: z[np.array(which)], nodes), atol=1e-8)  # noqa: B023
+
+
+# --- learning ---
+
+
+@eqx.filter_jit
+def learning_gradient(energy, layers, nodes, clamps):
+    return eqx.filter_grad(energy)(layers, nodes, clamps)
+
+
+def test_learning_gradient_is_that_of_the_equilibrium_energy():
+    """The envelope theorem, by finite differences."""
+    problem, tight = make_problem("tanh", SIZES, gain=2.0), jpc.Equilibrium(rtol=1e-10)
+    energy, nodes = solve(problem, tight).lesson
+    grads = learning_gradient(energy, problem.layers, nodes, pose(problem)[2])
+    for layer, index in ((0, (1, 0)), (1, (2, 3)), (2, (4, 1))):
+
+        def value(change, layer=layer, index=index):
+            where = lambda m: m[layer].layers[1].weight
+            weight = where(problem.model).at[index].add(change)
+            moved = dataclasses.replace(problem, model=eqx.tree_at(where, problem.model, weight))
+            return moved.chain().energy(states_of(moved, solve(moved, tight).nodes))
+
+        slope = (value(1e-5) - value(-1e-5)) / 2e-5
+        assert_close(grads[layer].fn.layers[1].weight[index], slope, rtol=1e-6, atol=1e-8)
+
+
+def to(dtype, tree):
+    return jax.tree.map(lambda x: x.astype(dtype) if eqx.is_inexact_array(x) else x, tree)
+
+
+def test_single_precision():
+    problem = make_problem("tanh", (3, 4, 1), gain=3.0)
+    energy = pc(1.0, 1.0)
+    inferred = infer(jpc.Equilibrium(), *to(jnp.float32, (energy, *pose(problem))))
+    assert all(z.dtype == jnp.float32 for z in jax.tree.leaves(inferred.nodes))
+    assert np.all(succeeded(inferred))
+    states = states_of(problem, to(jnp.float64, inferred.nodes))
+    assert np.all(gaps(problem.chain(), states) < 1e-2)
+
+
+@eqx.filter_jit
+def train(energy, layers, nodes, clamps, steps=30):
+    """A few steps at equilibrium, all on the same batch."""
+    optim, chords = optax.adam(1e-2), jpc.Equilibrium(chords=2, max_steps=0)
+    weights, rest = eqx.partition(layers, eqx.is_inexact_array)
+
+    def step(carry, _):
+        layers = eqx.combine(carry[0], rest)
+        local, at = chords(energy, layers, nodes, clamps).lesson
+        learned = jpc.learn(local, layers, at, clamps, optim=optim, opt_state=carry[1])
+        return (eqx.filter(learned.params, eqx.is_inexact_array), learned.opt_state), None
+
+    (weights, _), _ = jax.lax.scan(step, (weights, optim.init(weights)), length=steps)
+    return eqx.combine(weights, rest)
+
+
+def test_errors_that_were_solved_for_are_better_to_learn_from():
+    """In single precision, in a deep network: than differences of states and predictions."""
+    problem, layers, chain = deep(10, "sp", width=8)
+    nodes, clamps = pose(problem, chain)[1:]
+    energy = pc(*[1.0] * 9, 0.01)
+    posed = (energy, train(energy, layers, nodes, clamps), nodes, clamps)
+    chords = jpc.Equilibrium(rtol=1e-5, chords=6, shared=None, max_steps=0)
+
+    def solved(dtype):
+        return to(dtype, posed), infer(chords, *to(dtype, posed))
+
+    (_, layers, *_), exact = solved(jnp.float64)
+    matrices = [np.asarray(layer.fn.weight) for layer in layers]
+    chain = Chain(matrices, "tanh", precisions=[1.0] * 9 + [0.01])
+    best = chain.weight_grads(states_of(problem, exact.nodes))
+    (energy, layers, _, clamps), inferred = solved(jnp.float32)
+    assert np.all(succeeded(exact)) and np.all(succeeded(inferred))
+
+    def worst(energy, nodes):
+        """The relative error of the worst layer."""
+        grads = learning_gradient(energy, layers, nodes, clamps)
+        pairs = zip(jax.tree.leaves(grads), best, strict=True)
+        return max(np.linalg.norm(a - b) / np.linalg.norm(b) for a, b in pairs)
+
+    assert worst(*inferred.lesson) < 2e-5
+    assert worst(*inferred.lesson) < 0.5 * worst(energy, inferred.nodes)
+
+
+# --- misuse ---
+
+
+class Custom(jpc.AbstractEnergy):
+    def terms(self, params, nodes, clamps):
+        return jpc.PCEnergy().terms(params, nodes, clamps)
+
+
+@pytest.mark.parametrize(
+    "energy",
+    [Custom(), jpc.PCEnergy() + jpc.ActivityDecay(0.1), jpc.ActivityDecay(0.1) + jpc.PCEnergy()],
+)
+def test_other_energies_are_refused(energy):
+    with pytest.raises(TypeError, match="GradientFlow, Descent or Minimise"):
+        jpc.Equilibrium()(energy, *pose(LINEAR))
+    with pytest.raises(TypeError, match="GradientFlow, Descent or Minimise"):
+        jpc.EPCEnergy(energy)
+
+
+def test_there_is_nothing_to_record():
+    with pytest.raises(ValueError, match="no dynamics to record"):
+        jpc.Equilibrium()(jpc.PCEnergy(), *pose(LINEAR), record=jpc.Record(length=3))
+
+
+@pytest.mark.parametrize("end", ["output", "middle"])
+def test_only_the_ends_are_clamped(end):
+    layers, nodes, clamps = pose(LINEAR)
+    i = {"output": -1, "middle": 2}[end]
+    nodes[i], clamps[i] = clamps[i], nodes[i]
+    with pytest.raises(ValueError, match="the output clamped and every state"):
+        jpc.Equilibrium()(jpc.PCEnergy(), layers, nodes, clamps)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        (dict(chords=0, max_steps=0), "at least one chord"),
+        (dict(chords=-1), "at least one chord"),
+        (dict(shared=0), "shared must be"),
+    ],
+)
+def test_misuse_is_named(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        jpc.Equilibrium(**kwargs)
