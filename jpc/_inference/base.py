@@ -165,7 +165,8 @@ def conclude(
     """
 
     def one(nodes, result, before, after):
-        slack = jnp.sqrt(jnp.finfo(after.dtype).eps) * (1 + jnp.abs(before))
+        # An adaptive solver that hops around equilibrium may end a little above its start.
+        slack = 0.1 * (1 + jnp.abs(before))
         result = RESULTS.where(after <= before + slack, result, RESULTS.diverged)
         failed = (result == RESULTS.diverged) | (result == RESULTS.max_steps_reached)
         return result.error_if(nodes, failed) if throw else nodes, result
