@@ -14,8 +14,8 @@ from sklearn.datasets import load_digits
 
 import jpc
 
-EPOCHS, BATCH = 15, 64
-OPTIONS = dict(loss_id="ce", max_t1=10)  # Cross-entropy at the output, inference until t = 10.
+EPOCHS, BATCH = 8, 64
+OPTIONS = dict(loss_id="ce")  # Cross-entropy at the output.
 PICTURE = Path("out/digits.png")
 
 
@@ -44,7 +44,9 @@ def train(model, optim, data, test_data, rng, console):
     epochs = range(1, EPOCHS + 1)
     for epoch in track(epochs, "training", console=console, disable=not console.is_terminal):
         for x, y in batches(*data, rng):
-            result = jpc.make_pc_step(model, optim, opt_state, y, x, **OPTIONS)
+            result = jpc.make_pc_step(
+                model, optim, opt_state, y, x, inference=jpc.Equilibrium(), **OPTIONS
+            )
             model, opt_state = result["model"], result["opt_state"]
         loss, accuracy = jpc.test_discriminative_pc(model, test_y, test_x, loss_id="ce")
         accuracies.append(float(accuracy))
@@ -55,7 +57,7 @@ def train(model, optim, data, test_data, rng, console):
 def energies_over_time(model, optim, x, y, every=0.1):
     """The energy of each layer during inference of one batch, and the times."""
     opt_state = optim.init((eqx.filter(model, eqx.is_array), None))
-    record = dict(record_energies=True, record_every=every)
+    record = dict(record_energies=True, record_every=every, max_t1=10)
     result = jpc.make_pc_step(model, optim, opt_state, y, x, **record, **OPTIONS)
     return every * np.arange(len(result["energies"])), result["energies"]
 
