@@ -103,9 +103,7 @@ class Equilibrium(AbstractInference):
         after = examples(energy, params, ended, clamps)
         okay = after <= before
         ended, after = _where(okay, (ended, after), (nodes, before))
-        # At a kink the iterations may settle while the gradient jumps.
-        confirmed = jax.vmap(chain.gap)(found.v, clamps) <= jnp.sqrt(self.rtol)
-        result = jax.vmap(_result)(okay & (found.gap <= self.rtol) & confirmed)
+        result = jax.vmap(_result)(okay & (found.gap <= self.rtol))
         ended, result = conclude(ended, result, before, after, throw=self.throw)
         stats = {"steps": found.steps, "evaluations": found.steps + 1}
         stats["gradient_norm"] = gradient_norm(energy, params, ended, clamps)
@@ -144,7 +142,9 @@ class Equilibrium(AbstractInference):
             last, v = v, jax.tree.map(jnp.divide, delta, chain.weights)
             changes.append(_relative(last, v))
             found = _Found(v, states, delta, lam, _remaining(changes), jnp.asarray(self.chords))
-        return found
+        # The iterations may settle while the gradient says otherwise, at a kink for example.
+        confirmed = chain.gap(v, clamps) <= jnp.sqrt(self.rtol)
+        return found._replace(gap=jnp.where(confirmed, found.gap, jnp.inf))
 
     def _damp_if_needed(self, chain, start, found, clamps) -> "_Found":
         """Damped steps from the better of the start and what was found."""
@@ -330,7 +330,7 @@ class _Chain(eqx.Module):
         return jax.tree.map(jnp.add, v, move)
 
     def iterative_step(self, v: Nodes, clamps: Clamps, damping) -> tuple[list[Nodes], Array]:
-        r"""The same by conjugate gradients, for $\\lambda = g + H u$ with
+        r"""The same by conjugate gradients, for $\lambda = g + H u$ with
         $H (I + A H) u = H (b - A g)$.
         """
         prediction, pull, _ = jax.vjp(self.predict(clamps), v, has_aux=True)
