@@ -1,6 +1,6 @@
 import functools as ft
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
 import equinox as eqx
@@ -51,17 +51,26 @@ def apply(layer: Callable, z: Array) -> Array:
     """`layer(z)`, traced and differentiated once for all layers that differ only in the values
     of their arrays. This keeps the first call short for deep networks.
     """
-    leaves, structure = jax.tree.flatten(layer)
-    arrays = [leaf if eqx.is_array(leaf) else None for leaf in leaves]
-    static = tuple(None if eqx.is_array(leaf) else leaf for leaf in leaves)
-    return _apply((structure, static), arrays, z)
+    return _apply(*split(layer), z)
 
 
 @ft.partial(jax.jit, static_argnums=0)
 def _apply(fixed, arrays, z):
+    return join(fixed, arrays)(z)
+
+
+def split(layer: Callable) -> tuple[Hashable, list[Array | None]]:
+    """A layer's arrays, and all the rest of it."""
+    leaves, structure = jax.tree.flatten(layer)
+    arrays = [leaf if eqx.is_array(leaf) else None for leaf in leaves]
+    return (structure, tuple(None if eqx.is_array(leaf) else leaf for leaf in leaves)), arrays
+
+
+def join(fixed: Any, arrays: list[Array | None]) -> Callable:
+    """The opposite of `split`."""
     structure, static = fixed
     leaves = [b if a is None else a for a, b in zip(arrays, static, strict=True)]
-    return jax.tree.unflatten(structure, leaves)(z)
+    return jax.tree.unflatten(structure, leaves)
 
 
 def feedforward(layers: Layers, z: Array) -> list[Array]:

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
-from ._energy import cross_entropy, squared_error
+from ._energy import cross_entropy, squared_error, total
 from ._types import Given, Scalar
 
 
@@ -55,4 +55,4 @@ def compute_param_norms(params: Given[tuple[PyTree, PyTree]]) -> tuple[Array, Ar
 def tree_norm(tree: PyTree) -> Scalar:
     """The Euclidean norm of all floating-point numbers in a tree."""
     arrays = jax.tree.leaves(eqx.filter(tree, eqx.is_inexact_array))
-    return jnp.sqrt(sum((jnp.sum(x**2) for x in arrays), start=jnp.asarray(0.0)))
+    return jnp.sqrt(total([jnp.asarray(0.0), *(jnp.sum(x**2) for x in arrays)]))

@@ -57,17 +57,6 @@ def as_chain(energy: AbstractEnergy) -> Chain:
     )
 
 
-def unfold(layers: Layers, z: Array, errors: Nodes) -> tuple[Array, list[Array]]:
-    r"""The prediction $\hat y$ of the output, and the states $z_1 \dots z_{L-1}$, that belong
-    to $z_0$ and to the errors $e_1 \dots e_{L-1}$ of one example.
-    """
-    states = []
-    for layer, error in zip(layers[:-1], errors, strict=True):
-        z = apply(layer, z) + error
-        states.append(z)
-    return apply(layers[-1], z), states
-
-
 class EPCEnergy(AbstractEnergy):
     r"""A chain's energy in the coordinates of its errors,
 

@@ -1,0 +1,324 @@
+r"""Chains in the coordinates of their errors, where the equilibrium of inference is small.
+
+In $v = (z_0, e_1 \dots e_{L-1})$ a chain's energy is
+
+$$F(v) = \tfrac{1}{2} v^T P v + \mathrm{loss}(y, \hat y(v)),$$
+
+with a diagonal $P$. Where its gradient vanishes, $P v = J^T \lambda$, with
+$J = \partial \hat y / \partial v$ and $\lambda$ the output error
+$g(\hat y) = -\partial \, \mathrm{loss} / \partial \hat y$: the equilibrium is found in the
+space of the output, however deep and wide the network is. Linearise $\hat y$ and $g$, whose
+derivative is $-H$, at $v$, and damp by $\mu$; then one step is
+
+$$(I + H A) \lambda = g + H J W P v, \qquad v \leftarrow W (\mu v + J^T \lambda),$$
+
+where $W = (P + \mu)^{-1}$ and $A = J W J^T$. For squared errors and $\mu = 0$ the matrix
+$S = I + H A$ is the rescaling of the linear theory.
+"""
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import lineax as lx
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array
+
+from .._energy import AbstractEnergy, EPCEnergy, LocalEnergy, as_chain
+from .._layer import apply, join, split
+from .._types import Clamps, Layers, Nodes, Scalar
+
+
+class Found(NamedTuple):
+    r"""Of one example: the coordinates `v`, how far they are off relatively, and what follows
+    at the states $z_0 \dots z_{L-1}$ where they were linearised: $\lambda$ and
+    $\delta = J^T \lambda$.
+    """
+
+    v: Nodes
+    states: Nodes
+    delta: Nodes
+    lam: Array
+    gap: Array
+    steps: Array
+
+
+class _Linear(NamedTuple):
+    """The terms of the module's docstring at some `v`."""
+
+    g: Array
+    J: Array
+    H: Array
+    S: Array
+    unravel: Callable[[Array], Nodes]
+
+    def push(self, t: Nodes) -> Array:
+        return self.J @ ravel(t)
+
+    def back(self, lam: Array) -> Nodes:
+        return self.unravel(lam @ self.J)
+
+
+class ErrorChain(eqx.Module):
+    """A chain in the coordinates of its errors; all of its functions are of one example."""
+
+    blocks: list
+    last: Callable
+    weights: Nodes
+    loss: Callable[[Array, Array], Scalar]
+    local: LocalEnergy | None
+    runs: tuple[int, ...] = eqx.field(static=True)
+    definite: bool = eqx.field(static=True)
+    outputs: int = eqx.field(static=True)
+
+    @staticmethod
+    def of(
+        energy: AbstractEnergy,
+        layers: Layers,
+        nodes: Nodes,
+        clamps: Clamps,
+        *,
+        loops: bool = False,
+    ) -> "ErrorChain":
+        """From a batch of nodes and clamps. With `loops`, a run of equal layers is one entry of
+        the coordinates, with a further axis, and one loop of the compiled program: that is
+        shorter, and slower to run.
+        """
+        in_errors = isinstance(energy, EPCEnergy)
+        chain = as_chain(energy.energy if in_errors else energy)
+        if any(z is None for z in nodes[1:-1]) or clamps[-1] is None:
+            raise ValueError(
+                "Equilibrium needs the output clamped and every state between it and the input "
+                "free: use GradientFlow, Descent or Minimise."
+            )
+        states = eqx.combine(nodes, clamps)
+        shapes = [z.shape[1:] for z in states]
+        runs = _runs(layers[:-1], shapes) if loops else (1,) * (len(layers) - 1)
+        prior, *precisions = chain.weights(len(layers))
+        like = [jnp.ones((1,) * (z.ndim - 1), z.dtype) for z in states[1:-1]]
+        weights = [p * one for p, one in zip(precisions, like, strict=True)]
+        free = nodes[0] is not None
+        return ErrorChain(
+            _gather(runs, layers[:-1]),
+            layers[-1],
+            [prior if free else None, *_gather(runs, weights)],
+            chain.loss(len(layers)),
+            None if in_errors else LocalEnergy(chain),
+            runs,
+            definite=chain.prior is not None or not free,
+            outputs=math.prod(clamps[-1].shape[1:]),
+        )
+
+    def pack(self, states: Nodes) -> Nodes:
+        """From a list over the chain, $z_0$ first, to one over the blocks."""
+        return [states[0], *_gather(self.runs, states[1:])]
+
+    def unpack(self, v: Nodes) -> Nodes:
+        runs = zip(self.runs, v[1:], strict=True)
+        return [v[0], *(z for n, block in runs for z in ([block] if n == 1 else block))]
+
+    def predict(self, clamps: Clamps) -> Callable[[Nodes], tuple[Array, Nodes]]:
+        r"""The prediction $\hat y$ of the output, and the states $z_0 \dots z_{L-1}$, as a
+        function of the coordinates.
+        """
+
+        def unfold(v: Nodes) -> tuple[Array, Nodes]:
+            z = v[0] if clamps[0] is None else clamps[0]
+            states = [z]
+            for block, errors, length in zip(self.blocks, v[1:], self.runs, strict=True):
+                z, passed = (_one if length == 1 else _several)(block, z, errors)
+                states.append(passed)
+            return apply(self.last, z), states
+
+        return unfold
+
+    def coordinates(self, nodes: Nodes, clamps: Clamps) -> Nodes:
+        if self.local is None:
+            return self.pack(nodes[:-1])
+        chain = eqx.combine(nodes, clamps)
+        before, after = self.pack([None, *chain[:-2]]), self.pack(chain[:-1])
+        zipped = zip(self.blocks, before[1:], after[1:], self.runs, strict=True)
+        errors = [
+            z - (apply if n == 1 else _apply_each)(block, last) for block, last, z, n in zipped
+        ]
+        return [nodes[0], *errors]
+
+    def feedforward(self, nodes: Nodes) -> Nodes:
+        """No errors, from the same $z_0$."""
+        return self.pack([nodes[0], *map(jnp.zeros_like, nodes[1:-1])])
+
+    def nodes(self, v: Nodes, clamps: Clamps) -> Nodes:
+        states = v if self.local is None else self.predict(clamps)(v)[1]
+        return [v[0], *self.unpack(states)[1:], None]
+
+    def energy(self, v: Nodes, clamps: Clamps) -> Scalar:
+        prediction, _ = self.predict(clamps)(v)
+        own = ravel(jax.tree.map(jnp.multiply, v, self.weights))
+        return 0.5 * jnp.vdot(ravel(v), own) + self.loss(clamps[-1], prediction)
+
+    def output_error(self, clamps: Clamps, prediction: Array) -> Array:
+        """$g$, and $-g$ is the gradient of the loss."""
+        return -jax.grad(self.loss, argnums=1)(clamps[-1], prediction)
+
+    def lesson(self, found: Found) -> Nodes:
+        r"""The states $z_\ell$ and the errors $\delta_\ell$ to learn from, in pairs."""
+        deltas = [None, *self.unpack(found.delta)[1:], found.lam]
+        return list(zip([*self.unpack(found.states), None], deltas, strict=True))
+
+    def gap(self, v: Nodes, clamps: Clamps) -> Array:
+        """How far off `v` is, by the gradient there."""
+        return self._gap(v, self.linearise(v, clamps).delta)
+
+    def _gap(self, v: Nodes, forces: Nodes) -> Array:
+        """The norm of the gradient $P v - J^T g$ relative to that of its two parts."""
+        own, pulled = ravel(jax.tree.map(jnp.multiply, v, self.weights)), ravel(forces)
+        gradient = jnp.linalg.norm(own - pulled)
+        size = jnp.maximum(jnp.linalg.norm(own), jnp.linalg.norm(pulled))
+        # Below this there is nothing left to learn from, and rounding is all there is.
+        return gradient / jnp.maximum(size, jnp.sqrt(jnp.finfo(size.dtype).eps))
+
+    def linearise(self, v: Nodes, clamps: Clamps, lam: Array | None = None) -> Found:
+        r"""What there is to learn at `v`, with a given $\lambda$ or the output error there."""
+        prediction, pull, states = jax.vjp(self.predict(clamps), v, has_aux=True)
+        lam = self.output_error(clamps, prediction) if lam is None else lam
+        never = jnp.asarray(jnp.inf, lam.dtype)
+        return Found(v, states, pull(lam)[0], lam, never, jnp.asarray(0))
+
+    def solve(self, v: Nodes, clamps: Clamps) -> Array:
+        r"""$\lambda$ where $v$ is at equilibrium. The output error there is the same, but it is a
+        small difference of large numbers where $S$ is large.
+        """
+        at = self._linear(v, clamps, self.weights)
+        return jnp.linalg.solve(at.S, at.g.ravel() + at.H @ at.push(v)).reshape(at.g.shape)
+
+    def matrix(self, v: Nodes, clamps: Clamps) -> Array:
+        """$S$ without damping."""
+        return self._linear(v, clamps, self.weights).S
+
+    def _linear(self, v: Nodes, clamps: Clamps, weights: Nodes) -> _Linear:
+        prediction, pull, _ = jax.vjp(self.predict(clamps), v, has_aux=True)
+        size, identity = prediction.size, jnp.eye(prediction.size, dtype=prediction.dtype)
+        divide = lambda t: jax.tree.map(jnp.divide, t, weights)
+        both = lambda row: (ravel(pull(row)[0]), ravel(divide(pull(row)[0])))
+        J, JW = jax.vmap(both)(identity.reshape(size, *prediction.shape))
+        H = jax.hessian(self.loss, argnums=1)(clamps[-1], prediction).reshape(size, size)
+        g = self.output_error(clamps, prediction)
+        return _Linear(g, J, H, identity + H @ (JW @ J.T), ravel_pytree(v)[1])
+
+    def dense_step(self, v: Nodes, clamps: Clamps, damping: Array) -> tuple[list[Nodes], Array]:
+        """The step of the module's docstring, and one of Newton's; and how far off `v` is."""
+        weights = jax.tree.map(lambda w: w + damping, self.weights)
+        at = self._linear(v, clamps, weights)
+        g = at.g.ravel()
+        shrunk = jax.tree.map(lambda x, w, d: w / d * x, v, self.weights, weights)
+        lam = jnp.linalg.solve(at.S, g + at.H @ at.push(shrunk))
+        step = jax.tree.map(lambda x, d, w: (damping * x + d) / w, v, at.back(lam), weights)
+
+        def precondition(t):  # The inverse of P + damping + J^T H J.
+            t = jax.tree.map(jnp.divide, t, weights)
+            seen = at.back(jnp.linalg.solve(at.S, at.H @ at.push(t)))
+            return jax.tree.map(lambda x, y, w: x - y / w, t, seen, weights)
+
+        newton = self._newton(v, clamps, damping, step, precondition)
+        return [step, newton], self._gap(v, at.back(g))
+
+    def _newton(self, v: Nodes, clamps: Clamps, damping, step: Nodes, precondition) -> Nodes:
+        """A few conjugate gradients on the damped Hessian itself, from a Gauss-Newton step."""
+        gradient = jax.grad(lambda v: self.energy(v, clamps))
+        product = lambda t: jax.tree.map(
+            lambda x, y: x + damping * y, jax.jvp(gradient, (v,), (t,))[1], t
+        )
+        structure = jax.eval_shape(lambda: v)
+        tag = lx.positive_semidefinite_tag
+        options = {
+            "preconditioner": lx.FunctionLinearOperator(precondition, structure, tag),
+            "y0": jax.tree.map(jnp.subtract, step, v),
+        }
+        operator = lx.FunctionLinearOperator(product, structure, tag)
+        solver = lx.CG(rtol=1e-6, atol=0.0, max_steps=10)
+        rhs = jax.tree.map(jnp.negative, gradient(v))
+        move = lx.linear_solve(operator, rhs, solver, options=options, throw=False).value
+        return jax.tree.map(jnp.add, v, move)
+
+    def iterative_step(self, v: Nodes, clamps: Clamps, damping) -> tuple[list[Nodes], Array]:
+        r"""The same by conjugate gradients, for $\lambda = g + H u$ with
+        $H (I + A H) u = H (b - A g)$.
+        """
+        prediction, pull, _ = jax.vjp(self.predict(clamps), v, has_aux=True)
+        push = lambda t: jax.jvp(lambda v: self.predict(clamps)(v)[0], (v,), (t,))[1]
+        weights = jax.tree.map(lambda w: w + damping, self.weights)
+        A = lambda u: push(jax.tree.map(jnp.divide, pull(u)[0], weights))
+        error = lambda p: self.output_error(clamps, p)
+        H = lambda u: -jax.jvp(error, (prediction,), (u,))[1]
+        g = error(prediction)
+        b = push(jax.tree.map(lambda x, w, d: w / d * x, v, self.weights, weights))
+        structure = jax.ShapeDtypeStruct(g.shape, g.dtype)
+        operator = lx.FunctionLinearOperator(
+            lambda u: H(u + A(H(u))), structure, lx.positive_semidefinite_tag
+        )
+        tolerance = float(jnp.finfo(g.dtype).eps) ** 0.75
+        solver = lx.CG(rtol=tolerance, atol=tolerance, max_steps=4 * g.size)
+        u = lx.linear_solve(operator, H(b - A(g)), solver, throw=False).value
+        (delta,), (forces,) = pull(g + H(u)), pull(g)
+        step = jax.tree.map(lambda x, d, w: (damping * x + d) / w, v, delta, weights)
+        return [step], self._gap(v, forces)
+
+
+def ravel(tree: Nodes) -> Array:
+    """All numbers in one vector: what is done to it is compiled once, not once a layer."""
+    return ravel_pytree(tree)[0]
+
+
+class _Stack(eqx.Module):
+    """Equal layers one after the other, their arrays stacked."""
+
+    arrays: list[Array | None]
+    fixed: Any = eqx.field(static=True)
+
+
+def _runs(layers: Layers, shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
+    """How many layers in a row are equal but for the values of their arrays."""
+
+    def kind(i: int, layer: Callable):
+        fixed, arrays = split(layer)
+        equal = (fixed, [None if x is None else (x.shape, x.dtype) for x in arrays], shapes[i])
+        return equal if shapes[i] == shapes[i + 1] else i
+
+    kinds = [kind(i, layer) for i, layer in enumerate(layers)]
+    return tuple(len(list(run)) for _, run in itertools.groupby(kinds))
+
+
+def _gather(runs: tuple[int, ...], items: Any) -> list:
+    """One entry for each run, stacked where there are several."""
+    items = iter(items)
+    groups = [list(itertools.islice(items, n)) for n in runs]
+    return [group[0] if len(group) == 1 else _stack(group) for group in groups]
+
+
+def _stack(items: list) -> Any:
+    if eqx.is_array(items[0]):
+        return jnp.stack(items)
+    fixed, _ = split(items[0])
+    columns = zip(*(split(layer)[1] for layer in items), strict=True)
+    return _Stack([None if c[0] is None else jnp.stack(c) for c in columns], fixed)
+
+
+def _one(layer: Callable, z: Array, error: Array) -> tuple[Array, Array]:
+    z = apply(layer, z) + error
+    return z, z
+
+
+def _several(stack: _Stack, z: Array, errors: Array) -> tuple[Array, Array]:
+    def body(z, item):
+        arrays, error = item
+        return _one(join(stack.fixed, arrays), z, error)
+
+    return jax.lax.scan(body, z, (stack.arrays, errors))
+
+
+def _apply_each(stack: _Stack, inputs: Array) -> Array:
+    return jax.vmap(lambda arrays, z: apply(join(stack.fixed, arrays), z))(stack.arrays, inputs)
