@@ -1,6 +1,6 @@
 """What does a training step cost with each method, relative to a step of backpropagation?
 
-    JPC_DATA_DIR=... python benchmarks/step.py [--batches 50] [--quick]
+    JPC_DATA_DIR=... python benchmarks/step.py [--batches 50] [--hidden 3 5 10] [--quick]
 
 All steps are the same but for the gradient: one scan over batches, Adam, float32.
 """
@@ -46,8 +46,9 @@ def measure(hidden: int, width: int, size: int, count: int, methods: dict) -> No
         steps[name] = train(predictive_coding(method), layers, *data)
     for k in (2, 3):
         method = jpc.Equilibrium(chords=k, max_steps=0, throw=False)
-        name = f"Equilibrium, {k} chords, S every 10 batches"
-        steps[name] = train_in_groups(method, layers, *data)
+        for group in (10, 25):
+            name = f"Equilibrium, {k} chords, S every {group} batches"
+            steps[name] = train_in_groups(method, layers, *data, group=group)
     times = interleaved(steps)
     base = times["backpropagation"]
     print(f"\n{hidden} hidden layers of {width}, batch {size}")
@@ -58,15 +59,15 @@ def measure(hidden: int, width: int, size: int, count: int, methods: dict) -> No
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batches", type=int, default=50)
-    parser.add_argument("--quick", action="store_true", help="Equilibrium only, batch 64")
+    parser.add_argument("--quick", action="store_true", help="Equilibrium only")
+    parser.add_argument("--hidden", type=int, nargs="+", default=[3, 5, 10])
     args = parser.parse_args()
     print(device())
     methods = CHORDS if args.quick else CHORDS | OTHERS
-    for hidden in (3, 5, 10):
+    for hidden in args.hidden:
         measure(hidden, 300, BATCH, args.batches, methods)
-    if not args.quick:
-        measure(5, 300, 1024, args.batches, CHORDS)
-        measure(5, 1024, BATCH, args.batches, CHORDS)
+    measure(5, 300, 1024, args.batches, CHORDS)
+    measure(5, 1024, BATCH, args.batches, CHORDS)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 import lineax as lx
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from .._energy import AbstractEnergy, EPCEnergy, LocalEnergy, as_chain
 from .._layer import apply, join, split
@@ -54,6 +54,7 @@ class _Linear(NamedTuple):
     J: Array
     H: Array
     S: Array
+    rounding: Array
     unravel: Callable[[Array], Nodes]
 
     def push(self, t: Nodes) -> Array:
@@ -169,17 +170,23 @@ class ErrorChain(eqx.Module):
         deltas = [None, *self.unpack(found.delta)[1:], found.lam]
         return list(zip([*self.unpack(found.states), None], deltas, strict=True))
 
-    def gap(self, v: Nodes, clamps: Clamps) -> Array:
-        """How far off `v` is, by the gradient there."""
-        return self._gap(v, self.linearise(v, clamps).delta)
+    def rounding(self, clamps: Clamps, prediction: Array) -> Array:
+        """What rounding may do to $g$."""
+        error = lambda prediction: self.output_error(clamps, prediction)
+        change = jax.jvp(error, (prediction,), (prediction,))[1]
+        return 8 * _product_eps(prediction.dtype) * change
 
-    def _gap(self, v: Nodes, forces: Nodes) -> Array:
-        """The norm of the gradient $P v - J^T g$ relative to that of its two parts."""
-        own, pulled = ravel(jax.tree.map(jnp.multiply, v, self.weights)), ravel(forces)
-        gradient = jnp.linalg.norm(own - pulled)
-        size = jnp.maximum(jnp.linalg.norm(own), jnp.linalg.norm(pulled))
-        # Below this there is nothing left to learn from, and rounding is all there is.
-        return gradient / jnp.maximum(size, jnp.sqrt(jnp.finfo(size.dtype).eps))
+    def gap(self, v: Nodes, clamps: Clamps, lam: Array) -> Array:
+        r"""How far $\lambda$ is off from the output error at `v`, or $P v$ from $J^T \lambda$."""
+        prediction, pull, _ = jax.vjp(self.predict(clamps), v, has_aux=True)
+        g, rounding = self.output_error(clamps, prediction), self.rounding(clamps, prediction)
+        output = _distance(lam.ravel(), g.ravel(), rounding.ravel())
+        return jnp.maximum(output, self._gap(v, pull(lam)[0], jnp.zeros(())))
+
+    def _gap(self, v: Nodes, forces: Nodes, rounding: PyTree) -> Array:
+        """How far off `v` is: the norm of the gradient $P v - J^T g$ there, relatively."""
+        own = jax.tree.map(jnp.multiply, v, self.weights)
+        return _distance(ravel(own), ravel(forces), ravel(rounding))
 
     def linearise(self, v: Nodes, clamps: Clamps, lam: Array | None = None) -> Found:
         r"""What there is to learn at `v`, with a given $\lambda$ or the output error there."""
@@ -207,7 +214,8 @@ class ErrorChain(eqx.Module):
         J, JW = jax.vmap(both)(identity.reshape(size, *prediction.shape))
         H = jax.hessian(self.loss, argnums=1)(clamps[-1], prediction).reshape(size, size)
         g = self.output_error(clamps, prediction)
-        return _Linear(g, J, H, identity + H @ (JW @ J.T), ravel_pytree(v)[1])
+        rounding = self.rounding(clamps, prediction).ravel()
+        return _Linear(g, J, H, identity + H @ (JW @ J.T), rounding, ravel_pytree(v)[1])
 
     def dense_step(self, v: Nodes, clamps: Clamps, damping: Array) -> tuple[list[Nodes], Array]:
         """The step of the module's docstring, and one of Newton's; and how far off `v` is."""
@@ -224,7 +232,7 @@ class ErrorChain(eqx.Module):
             return jax.tree.map(lambda x, y, w: x - y / w, t, seen, weights)
 
         newton = self._newton(v, clamps, damping, step, precondition)
-        return [step, newton], self._gap(v, at.back(g))
+        return [step, newton], self._gap(v, at.back(g), at.back(at.rounding))
 
     def _newton(self, v: Nodes, clamps: Clamps, damping, step: Nodes, precondition) -> Nodes:
         """A few conjugate gradients on the damped Hessian itself, from a Gauss-Newton step."""
@@ -265,10 +273,29 @@ class ErrorChain(eqx.Module):
         u = lx.linear_solve(operator, H(b - A(g)), solver, throw=False).value
         (delta,), (forces,) = pull(g + H(u)), pull(g)
         step = jax.tree.map(lambda x, d, w: (damping * x + d) / w, v, delta, weights)
-        return [step], self._gap(v, forces)
+        return [step], self._gap(v, forces, pull(self.rounding(clamps, prediction))[0])
 
 
-def ravel(tree: Nodes) -> Array:
+def _distance(one: Array, other: Array, rounding: Array) -> Array:
+    """Relative to the larger of the two, but for what rounding explains."""
+    norm = jnp.linalg.norm
+    # Below this there is nothing left to learn from, and rounding is all there is.
+    size = jnp.maximum(norm(one), norm(other))
+    size = jnp.maximum(size, jnp.sqrt(jnp.finfo(size.dtype).eps))
+    return jnp.maximum(norm(one - other) - norm(rounding), 0) / size
+
+
+def _product_eps(dtype: Any) -> float:
+    """What products of matrices are rounded to: on accelerators less than their dtype, unless
+    JAX was told otherwise.
+    """
+    precise = jax.config.jax_default_matmul_precision in ("float32", "highest")  # pyright: ignore
+    if dtype == jnp.float32 and jax.default_backend() != "cpu" and not precise:
+        return 2.0**-10
+    return float(jnp.finfo(dtype).eps)
+
+
+def ravel(tree: PyTree) -> Array:
     """All numbers in one vector: what is done to it is compiled once, not once a layer."""
     return ravel_pytree(tree)[0]
 

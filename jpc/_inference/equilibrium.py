@@ -118,8 +118,9 @@ class Equilibrium(AbstractInference):
             last, v = v, jax.tree.map(jnp.divide, delta, chain.weights)
             changes.append(_relative(last, v))
             found = Found(v, states, delta, lam, _remaining(changes), jnp.asarray(self.chords))
-        # The iterations may settle while the gradient says otherwise, at a kink for example.
-        confirmed = chain.gap(v, clamps) <= jnp.sqrt(self.rtol)
+        # The iterations may crawl, where this example's matrix is nothing like that of the
+        # others, or end at a kink.
+        confirmed = chain.gap(v, clamps, lam) <= jnp.sqrt(self.rtol)
         return found._replace(gap=jnp.where(confirmed, found.gap, jnp.inf))
 
     def _damp_if_needed(self, chain, compact, found, nodes, clamps, okay, done) -> Found:
