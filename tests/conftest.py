@@ -7,4 +7,5 @@ jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 with install_import_hook("jpc", "beartype.beartype"):
-    import jpc  # noqa: F401
+    import jpc
+    import jpc.data  # noqa: F401

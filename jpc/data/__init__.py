@@ -1,0 +1,12 @@
+"""Images to learn from: `jpc.data.load("mnist")`.
+
+The `digits` come with the package: the 1,797 images of the test set of E. Alpaydin and
+C. Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning Repository (1998),
+CC BY 4.0, as scikit-learn has them. Each is a byte for its label and 8 x 8 bytes for its pixels,
+0 to 16. The others are downloaded as they were published.
+"""
+
+from ._augment import augment as augment
+from ._fetch import fetch as fetch, where as where
+from ._load import Dataset as Dataset, load as load
+from ._source import NAMES as NAMES

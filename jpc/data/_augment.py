@@ -1,0 +1,42 @@
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, PRNGKeyArray, Shaped
+
+
+def augment(
+    key: PRNGKeyArray, images: ArrayLike, *, flip: bool = True, pad: int = 4
+) -> Shaped[Array, "images channels height width"]:
+    """Flips images left to right and shifts them, each at random by itself. For training, and
+    for use inside `jax.jit` and `jax.lax.scan`.
+
+    **Arguments:**
+
+    - `key`: a key of `jax.random`.
+    - `images`: of shape (images, channels, height, width).
+    - `flip`: whether to flip half of the images. Digits and letters should not be.
+    - `pad`: how many zeros to put around an image before it is cropped to its size at random.
+      In normalised images zero is the mean colour.
+
+    **Returns:**
+
+    As many images, of the same shape and type.
+    """
+    images = jnp.asarray(images)
+    if images.ndim != 4:
+        raise ValueError(
+            f"Images of shape {images.shape} cannot be flipped and cropped. Their shape must be "
+            "(images, channels, height, width), that of jpc.data.load(name, flatten=False)."
+        )
+    if pad < 0:
+        raise ValueError(f"pad={pad} must not be negative. Write pad=0 not to shift images.")
+    keys = jax.random.split(key, len(images))
+    return jax.vmap(lambda key, image: _augment(key, image, flip, pad))(keys, images)
+
+
+def _augment(key: PRNGKeyArray, image: Array, flip: bool, pad: int) -> Array:
+    flip_key, crop_key = jax.random.split(key)
+    if flip:
+        image = jnp.where(jax.random.bernoulli(flip_key), jnp.flip(image, axis=-1), image)
+    padded = jnp.pad(image, ((0, 0), (pad, pad), (pad, pad)))
+    row, column = jax.random.randint(crop_key, (2,), 0, 2 * pad + 1)
+    return jax.lax.dynamic_slice(padded, (0, row, column), image.shape)
