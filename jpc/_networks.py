@@ -143,7 +143,7 @@ def make_residual_mlp(
     and of the updates does not depend on the width or the depth, and a hundred layers train:
 
         model, skips = jpc.make_residual_mlp(key, 784, 128, 30, 10, "relu", param_type="mupc")
-        opt_state = optim.init((eqx.filter(model, eqx.is_array), None))
+        opt_state = optim.init(eqx.filter((model, skips), eqx.is_array))
         jpc.make_pc_step(model, optim, opt_state, y, x, skip_model=skips, param_type="mupc")
 
     **Arguments:**

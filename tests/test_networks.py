@@ -132,9 +132,9 @@ def test_residual_mlp_adds_the_state_to_its_prediction(param_type):
     scales = scalings(param_type, [3, 5, 5, 5, 5], skips=True)
     chain = Chain([np.asarray(w) for w in weights(model)], scales=scales, skips=True)
     assert_close(states, chain.feedforward(x)[1:])
-    state = optax.sgd(0.1).init((eqx.filter(model, eqx.is_array), None))
-    y = jnp.ones((6, 2))
-    step = jpc.make_pc_step(model, optax.sgd(0.1), state, y, x, **options)
+    y, optim = jnp.ones((6, 2)), optax.sgd(0.1, momentum=0.9)
+    state = optim.init(eqx.filter((model, skips), eqx.is_array))
+    step = jpc.make_pc_step(model, optim, state, y, x, **options)
     hidden = [np.asarray(z) for z in step["activities"][:-1]]
     learned = chain.weight_grads([x, *hidden, y])
     expected = [w - 0.1 * g for w, g in zip(weights(model), learned, strict=True)]
