@@ -47,14 +47,7 @@ from ._init import (
     init_activities_with_amort as init_activities_with_amort,
     init_activities_with_ffwd as init_activities_with_ffwd,
 )
-from ._layer import (
-    Layer as Layer,
-    feedforward as feedforward,
-    get_act_fn as get_act_fn,
-    make_mlp as make_mlp,
-    make_skip_model as make_skip_model,
-    parameterise as parameterise,
-)
+from ._layer import Layer as Layer, feedforward as feedforward, parameterise as parameterise
 from ._learn import Learned as Learned, learn as learn
 from ._metrics import (
     compute_accuracy as compute_accuracy,
@@ -62,6 +55,13 @@ from ._metrics import (
     compute_param_norms as compute_param_norms,
     cross_entropy_loss as cross_entropy_loss,
     mse_loss as mse_loss,
+)
+from ._networks import (
+    get_act_fn as get_act_fn,
+    make_cnn as make_cnn,
+    make_mlp as make_mlp,
+    make_residual_mlp as make_residual_mlp,
+    make_skip_model as make_skip_model,
 )
 from ._options import FlowOptions as FlowOptions, Options as Options
 from ._step import make_hpc_step as make_hpc_step, make_pc_step as make_pc_step

@@ -5,18 +5,13 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, PRNGKeyArray
+from jaxtyping import Array
 
 from ._types import Given, Layers, Number
 
 ParamType: TypeAlias = Literal["sp", "ntp", "mupc"]
-
-
-def _identity(z: Array) -> Array:
-    return z
 
 
 def _no_skip(z: Array) -> float:
@@ -126,25 +121,6 @@ def parameterise(
     ]
 
 
-_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "linear": _identity,
-    "tanh": jnp.tanh,
-    "hard_tanh": jax.nn.hard_tanh,
-    "relu": jax.nn.relu,
-    "leaky_relu": jax.nn.leaky_relu,
-    "gelu": jax.nn.gelu,
-    "selu": jax.nn.selu,
-    "silu": jax.nn.silu,
-}
-
-
-def get_act_fn(name: Given[str]) -> Callable[[Array], Array]:
-    """The activation function of that name: `linear`, `tanh`, `hard_tanh`, `relu`,
-    `leaky_relu`, `gelu`, `selu` or `silu`.
-    """
-    return _ACTIVATIONS[choice("activation function", name, tuple(_ACTIVATIONS))]
-
-
 def show(value: Any) -> str:
     """A value in an error message."""
     return textwrap.shorten(repr(value), 80, placeholder=" ...")
@@ -168,63 +144,3 @@ def split_key(key: Any, num: int) -> Array:
         return jr.split(key, num)
     except (TypeError, ValueError):
         raise TypeError(f"key must be a single jax.random.key(seed), got {show(key)}.") from None
-
-
-def _linear(
-    key: PRNGKeyArray, fan_in: int, fan_out: int, use_bias: bool, param_type: ParamType
-) -> eqx.nn.Linear:
-    linear = eqx.nn.Linear(fan_in, fan_out, use_bias, key=key)
-    if param_type != "mupc":
-        return linear
-    weight = jr.normal(key, (fan_out, fan_in), linear.weight.dtype)
-    linear = eqx.tree_at(lambda m: m.weight, linear, weight)
-    return eqx.tree_at(lambda m: m.bias, linear, jnp.zeros(fan_out)) if use_bias else linear
-
-
-def make_mlp(
-    key: Given[PRNGKeyArray],
-    input_dim: Given[int],
-    width: Given[int],
-    depth: Given[int],
-    output_dim: Given[int],
-    act_fn: Given[str | Callable[[Array], Array]],
-    use_bias: Given[bool] = False,
-    param_type: Given[ParamType] = "sp",
-) -> list[eqx.nn.Sequential]:
-    r"""A multi-layer perceptron in layers that predictive coding can use,
-    $f_\ell(z_{\ell-1}) = W_\ell \phi(z_{\ell-1})$ with $\phi$ the identity for $\ell = 1$.
-
-    **Arguments:**
-
-    - `key`: a `jax.random.key` for the weights.
-    - `input_dim`, `width`, `output_dim`: the sizes of $z_0$, of the hidden states, of $z_L$.
-    - `depth`: the number $L$ of weight matrices, so $L - 1$ hidden states.
-    - `act_fn`: the name of an activation function (see [`jpc.get_act_fn`][]), or a function.
-    - `use_bias`: whether the layers have biases.
-    - `param_type`: `"mupc"` draws the weights from $N(0, 1)$; otherwise they are those of
-        `equinox.nn.Linear`. The scalings are applied by the functions that take
-        `param_type`, not here.
-
-    **Returns:**
-
-    A list of `depth` layers.
-    """
-    check_sizes(input_dim=input_dim, width=width, depth=depth, output_dim=output_dim)
-    choice("use_bias", use_bias, (False, True))
-    choice("param_type", param_type, get_args(ParamType))
-    act_fn = act_fn if callable(act_fn) else get_act_fn(act_fn)
-    sizes = [input_dim, *[width] * (depth - 1), output_dim]
-    acts = [_identity, *[act_fn] * (depth - 1)]
-    return [
-        eqx.nn.Sequential([eqx.nn.Lambda(act), _linear(k, n, m, use_bias, param_type)])
-        for k, act, n, m in zip(split_key(key, depth), acts, sizes[:-1], sizes[1:], strict=True)
-    ]
-
-
-def make_skip_model(depth: Given[int]) -> list[eqx.nn.Lambda | None]:
-    """One-layer skip connections for a network of `depth` layers: the identity for every
-    layer but the first and the last.
-    """
-    check_sizes(depth=depth)
-    skips = [eqx.nn.Lambda(_identity) for _ in range(depth)]
-    return [skip if 0 < i < depth - 1 else None for i, skip in enumerate(skips)]

@@ -19,7 +19,8 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from .._energy import SpectralPenalty, WeightDecay
 from .._functional import call, descend, with_prediction
-from .._layer import Layer, ParamType, make_skip_model
+from .._layer import Layer, ParamType
+from .._networks import make_skip_model
 from .._options import Options, Params, Setup, batches, check_model, data, network, number, setup
 from .._types import Clamps, Given, Layers, Number, Scalar
 

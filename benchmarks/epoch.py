@@ -1,0 +1,156 @@
+"""How long does one epoch of MNIST take with backpropagation, with predictive coding, and with
+the peer library pcx?
+
+    JPC_DATA_DIR=... python benchmarks/epoch.py [--batches 50] [--peer PYTHON]
+
+A tanh network with 300 units a layer, batch 64, Adam, float32; 60,000 images make 937 batches.
+Ours are whole epochs in one scan on the device; the rows that say so are a Python loop over the
+jitted step. The paper's settings are those with which it compares Heun on MNIST (T = 20, 50, 200
+for 3, 5, 10 hidden layers, first step 0.05, one flow for the whole batch). Times are medians of
+epochs taken in turns, after a first one. pcx takes 20 steps of gradient descent, in a Python loop
+over its jitted step, and runs right after the others in a process of its own: `peer_pcx.py`.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import tempfile
+from pathlib import Path
+
+import diffrax as dfx
+import equinox as eqx
+import jax
+import jax.random as jr
+import numpy as np
+import optax
+from common import BATCH, backprop, batches, device, interleaved, network, train, train_in_groups
+
+import jpc
+
+EPOCH = 60_000 // BATCH
+PAPER_T = {3: 20.0, 5: 50.0, 10: 200.0}
+GROUP = 10
+GROUPED = f"Equilibrium, 2 chords, S every {GROUP} batches"
+LOOPS = ("Heun, the paper's settings, Python loop", "Heun, T = 20, Python loop")
+EXACT = jpc.Equilibrium(chords=2, max_steps=0, throw=False)
+PID = dfx.PIDController(rtol=1e-3, atol=1e-3)
+
+
+def paper(hidden: int) -> jpc.GradientFlow:
+    t1 = PAPER_T[hidden]
+    return jpc.GradientFlow(t1=t1, dt0=0.05, controller=PID, reduction="mean", throw=False)
+
+
+def start(hidden: int):
+    model = jpc.make_mlp(jr.key(0), 784, 300, hidden + 1, 10, "tanh")
+    optim = optax.adam(1e-3)
+    return model, optim, optim.init((eqx.filter(model, eqx.is_array), None))
+
+
+def scanned(inference: jpc.AbstractInference, hidden: int, images, labels):
+    """A compiled function of nothing: one epoch of `make_pc_step` in one scan."""
+    model, optim, state = start(hidden)
+    arrays, static = eqx.partition(model, eqx.is_array)
+
+    def step(carry, batch):
+        (arrays, state), (x, y) = carry, batch
+        model = eqx.combine(arrays, static)
+        result = jpc.make_pc_step(model, optim, state, y, x, inference=inference)
+        return (eqx.filter(result["model"], eqx.is_array), result["opt_state"]), None
+
+    epoch = jax.jit(lambda carry, data: jax.lax.scan(step, carry, data)[0])
+    return lambda: epoch((arrays, state), (images, labels))
+
+
+def looped(inference: jpc.AbstractInference, hidden: int, images, labels):
+    """The same in a Python loop, the batches already on the device."""
+    model, optim, state = start(hidden)
+    data = list(zip(images, labels, strict=True))
+
+    def epoch():
+        result = dict(model=model, opt_state=state)
+        for x, y in data:
+            result = jpc.make_pc_step(
+                result["model"], optim, result["opt_state"], y, x, inference=inference
+            )
+        return result["model"]
+
+    return epoch
+
+
+def methods(hidden: int, data) -> dict:
+    flow = jpc.GradientFlow(controller=PID, throw=False)
+    return {
+        "backpropagation": train(backprop, network(hidden), *data),
+        "Equilibrium, 2 chords": scanned(EXACT, hidden, *data),
+        GROUPED: train_in_groups(EXACT, network(hidden), *data, group=GROUP),
+        "Heun, the paper's settings": scanned(paper(hidden), hidden, *data),
+        LOOPS[0]: looped(paper(hidden), hidden, *data),
+        LOOPS[1]: looped(flow, hidden, *data),
+    }
+
+
+def peer(args: argparse.Namespace, hidden: int, data) -> dict:
+    """What `peer_pcx.py` measures, with the same data."""
+    script = Path(__file__).with_name("peer_pcx.py")
+    # Its packages are not ours, and the device's memory is mostly taken.
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    env["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+    if args.peer_path:
+        env["PYTHONPATH"] = args.peer_path
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "data.npz"
+        np.savez(path, images=data[0], labels=data[1])
+        command = [args.peer, str(script), str(hidden), str(path)]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def measure(args: argparse.Namespace, hidden: int, data) -> None:
+    times = interleaved(methods(hidden, data), args.repeats)
+    # Batches that do not fill a group are left out.
+    times[GROUPED] *= args.batches / (args.batches // GROUP * GROUP)
+    note = "pcx: not installed, pass --peer"
+    if args.peer:
+        answer = peer(args, hidden, data)
+        times["pcx, T = 20, Python loop"] = statistics.median(answer["seconds"])
+        note = f"pcx {answer['pcx']} with JAX {answer['jax']} on {answer['device']}"
+    scaled = "" if args.batches == EPOCH else f": {args.batches} batches, scaled to {EPOCH}"
+    print(f"\n{hidden} hidden layers{scaled}")
+    report({name: seconds * EPOCH / args.batches for name, seconds in times.items()})
+    print(f"  {note}")
+
+
+def report(times: dict[str, float]) -> None:
+    base, exact = times["backpropagation"], times[GROUPED]
+    for name, seconds in times.items():
+        print(f"  {name:44s} {seconds:9.3f} s an epoch {seconds / base:8.2f} x backpropagation")
+    print(f"  exact inference / backpropagation: {exact / base:.2f} (to reach: at most 2)")
+    for name in LOOPS:
+        print(f"  {name} / exact inference: {times[name] / exact:.1f} (to reach: at least 15)")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    count = 50 if jax.default_backend() == "cpu" else EPOCH
+    help_batches = f"at least {GROUP}; {count} on this device"
+    parser.add_argument("--batches", type=int, default=count, help=help_batches)
+    parser.add_argument("--hidden", type=int, nargs="+", default=[3, 5, 10], choices=PAPER_T)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--peer", help="a Python that has pcx, see peer_pcx.py")
+    parser.add_argument("--peer-path", help="the peer's PYTHONPATH, where it has no environment")
+    args = parser.parse_args()
+    print(device())
+    data = batches(BATCH, args.batches)
+    for hidden in args.hidden:
+        measure(args, hidden, data)
+
+
+if __name__ == "__main__":
+    main()
