@@ -1,0 +1,2 @@
+from .fit import Fitted as Fitted, evaluate_discriminative as evaluate_discriminative, fit as fit
+from .stop import EarlyStopping as EarlyStopping
