@@ -19,6 +19,7 @@ from ._evaluate import (
     test_hpc as test_hpc,
 )
 from ._fit import (
+    Checkpoints as Checkpoints,
     EarlyStopping as EarlyStopping,
     Fitted as Fitted,
     evaluate_discriminative as evaluate_discriminative,

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, Unpack
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.random as jr
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import PRNGKeyArray, PyTree
@@ -14,12 +15,13 @@ from .._layer import check_sizes, show, split_key
 from .._options import Options
 from .._types import Given, Scalar
 from .check import check_evaluation, check_step
+from .checkpoint import Checkpoints, Saver
 from .data import choose_data
 from .devices import Devices, Rule, choose_devices
 from .loop import Carry, Recipe, zeros
 from .progress import Record, choose_progress
 from .run import AbstractTest, NoTest, Run, Test
-from .save import NoSaver
+from .save import AbstractSaver, NoSaver
 from .snapshot import Snapshot
 from .stop import EarlyStopping
 
@@ -54,6 +56,7 @@ def fit(
     stop: EarlyStopping | None = None,
     callbacks: Sequence[Callable[[Record], Any]] = (),
     progress: bool = True,
+    checkpoints: Checkpoints | None = None,
     mesh: Given[Mesh | None] = None,
     sharding: Given[Rule | None] = None,
 ) -> Fitted:
@@ -93,6 +96,7 @@ def fit(
     - `callbacks`: functions of an epoch's entry of the history, called after the epoch.
     - `progress`: whether to show a progress bar, or a line for each epoch where there is no
         terminal.
+    - `checkpoints`: where to save the run, and whether to go on with an earlier one.
     - `mesh`: devices to share each batch out to, along the first axis of the mesh. Each of
         them holds all of the data (of an iterator, its own batches), and all of the state.
     - `sharding`: a function of the name of an array of the state (such as
@@ -114,11 +118,14 @@ def fit(
     recipe = Recipe(step, rest, tuple(metrics), source.classes, batch_size, devices)
     sums = check_step(recipe, arrays, source.shapes, keys[0])
     tester = _choose_test(test, evaluate, recipe, arrays)
-    snapshot = _begin(arrays, sums, stop, devices)
-    shown = choose_progress(progress, epochs, source.steps, snapshot.total)
-    run = Run(source, recipe, keys, tester, stop, callbacks, NoSaver(), shown)
-    with contextlib.closing(shown):
-        snapshot = run(snapshot, epochs)
+    settings = dict(batch_size=batch_size, examples=source.examples, classes=source.classes)
+    settings |= dict(key=jr.key_data(key).tolist(), metrics=metrics, state=rest)
+    with contextlib.closing(_choose_saver(checkpoints, settings)) as saver:
+        snapshot = saver.restore(_begin(arrays, sums, stop, devices))
+        shown = choose_progress(progress, epochs, source.steps, snapshot.total)
+        with contextlib.closing(shown):
+            run = Run(source, recipe, keys, tester, stop, callbacks, saver, shown)
+            snapshot = run(snapshot, epochs)
     arrays = snapshot.carry.state if stop is None else snapshot.best
     return Fitted(eqx.combine(arrays, rest), list(snapshot.history))
 
@@ -148,6 +155,10 @@ def _choose_test(test: Any, evaluate: Any, recipe: Recipe, state: PyTree) -> Abs
     recipe = Recipe(evaluate, recipe.rest, (), source.classes, recipe.batch_size, recipe.devices)
     check_evaluation(recipe, state, source.shapes)
     return Test(source, recipe)
+
+
+def _choose_saver(checkpoints: Checkpoints | None, settings: dict[str, Any]) -> AbstractSaver:
+    return NoSaver() if checkpoints is None else Saver(checkpoints, settings)
 
 
 def _begin(arrays: PyTree, sums: PyTree, stop: Any, devices: Devices) -> Snapshot:

@@ -80,9 +80,9 @@ class Run:
             began = time.perf_counter()
             snapshot = self._conclude(self._train(snapshot), began)
             over = self._is_over(snapshot, epochs)
-            self.saver.after_epoch(snapshot, over)
             for callback in (self.progress.end, *self.callbacks):
                 callback(dict(snapshot.history[-1]))
+            self.saver.after_epoch(snapshot, over)
         return snapshot
 
     def _is_over(self, snapshot: Snapshot, epochs: int) -> bool:
