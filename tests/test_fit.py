@@ -144,19 +144,30 @@ def test_bits_do_not_depend_on_what_goes_on_around_them(seconds, monkeypatch):
     assert [r["loss"] for r in seen] == [r["loss"] for r in expected.history]
 
 
-@pytest.mark.parametrize("data", [(X, Y), [(X[:SIZE], Y[:SIZE])] * 7])
-def test_nothing_is_traced_twice(data, monkeypatch):
+COMPILED = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda event, *_, **__: COMPILED.append(event) if "backend_compile" in event else None
+)
+
+
+@pytest.mark.parametrize("data", [(X, Y), [(X[:SIZE], Y[:SIZE])] * 7], ids=["arrays", "batches"])
+def test_nothing_is_compiled_twice(data, tmp_path, monkeypatch):
+    """Whatever the chunks are, with whatever epoch a run begins."""
     traced, after = [], []
 
     def step(**given):
         traced.append(None)
         return count(**given)
 
-    fit(step, COUNT, data, epochs=1)
+    options = dict(test=data, evaluate=lambda total, **_: dict(total=total))
+    options |= dict(checkpoints=jpc.Checkpoints(tmp_path, resume=True))
+    fit(step, COUNT, data, epochs=2, **options)
     first = len(traced)
     monkeypatch.setattr(run, "CHUNK_SECONDS", 1e9)  # Chunks of 1 step, of 10, ...
-    fit(step, COUNT, data, epochs=5, callbacks=[lambda _: after.append(len(traced))])
-    assert after == [first + 1] * 5  # The check of the shapes, and no more.
+    note = lambda _: after.append((len(traced), len(COMPILED)))
+    fit(step, COUNT, data, epochs=6, callbacks=[note], **options)
+    assert len(COMPILED) > 0
+    assert after == [(first + 1, after[0][1])] * 4  # The check of the shapes, and no more.
 
 
 def test_schedules_are_those_of_the_optimiser():

@@ -91,6 +91,4 @@ def test_batches_must_be_shared_out_evenly():
     data = np.ones((20, 3)), np.ones((20, 2))
     options = dict(epochs=1, batch_size=12, key=jax.random.key(0))
     with pytest.raises(ValueError, match=r"batch_size=12 .*the 8 devices of .* axis 'data'"):
-        jpc.fit(
-            lambda **state: state, dict(a=1), data, mesh=mesh, key=jax.random.key(0), **options
-        )
+        jpc.fit(lambda **state: state, dict(a=1), data, mesh=mesh, **options)
