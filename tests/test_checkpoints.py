@@ -28,7 +28,8 @@ def step(total, chain, empty, rate, output, input, key):
     chain, now = jr.split(chain)
     noise = jr.normal(key, (3,)) + jr.normal(now, (3,))
     total = rate * total + jnp.mean(input * output, axis=0) + noise
-    return dict(total=total, chain=chain, empty=empty, rate=rate, loss=total)
+    state = dict(total=total, chain=chain, empty=empty, rate=rate)
+    return state | dict(loss=total, size=jnp.sum(total))
 
 
 def fit(folder=None, state=STATE, data=DATA, saving=None, **options):
@@ -170,7 +171,8 @@ FOREIGN = [
     ("type", dict(state=STATE | dict(empty=jnp.zeros((0, 2), "float32"))), r"was float64\[0, 2\]"),
     ("constant", dict(state=STATE | dict(rate=0.1)), r"\['rate'\] was 0.5, and is now 0.1"),
     ("metrics", dict(metrics=()), r"\['sums'\]\['loss'\] was float64\[3\], and is now missing"),
-    ("stop", dict(stop=jpc.EarlyStopping("loss")), r"\['best'\].* was missing"),
+    ("stop", dict(stop=jpc.EarlyStopping("size"), metrics=("loss", "size")),
+     r"\['best'\].* was missing"),
     ("config", dict(saving=dict(config=dict(name="b", sizes=[3, 4]))),
      r"\['config'\]\['name'\] was 'a', and is now 'b'"),
     ("no config", dict(saving=dict(config=None)), r"\['name'\] was 'a', and is now missing"),

@@ -54,8 +54,10 @@ def check_step(recipe: Recipe, state: PyTree, batch: PyTree, key: PRNGKeyArray) 
     return eqx.filter_eval_shape(measure, recipe.metrics, result)
 
 
-def check_evaluation(recipe: Recipe, state: PyTree, batch: PyTree) -> None:
-    """Refuses a way to evaluate that does not say metrics of one example, before training."""
+def check_evaluation(recipe: Recipe, state: PyTree, batch: PyTree) -> PyTree:
+    """Refuses a way to evaluate that does not say metrics of one example, before training;
+    returns their shapes.
+    """
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype), batch)
     result = eqx.filter_eval_shape(recipe, state, one, jax.random.key(0))
     leaves = jax.tree.leaves(result)
@@ -63,3 +65,9 @@ def check_evaluation(recipe: Recipe, state: PyTree, batch: PyTree) -> None:
         isinstance(result, Mapping) and all(isinstance(x, jax.ShapeDtypeStruct) for x in leaves)
     ):
         raise TypeError("evaluate must return a dictionary of arrays, such as dict(loss=loss).")
+    return result
+
+
+def scalars(shapes: Mapping[str, Any]) -> list[str]:
+    """The names of the plain numbers among some metrics."""
+    return [name for name, x in shapes.items() if isinstance(x, _ARRAYS) and x.shape == ()]

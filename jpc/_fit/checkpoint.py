@@ -13,7 +13,7 @@ from jaxtyping import PyTree
 from .._layer import check_sizes
 from .._types import Given
 from .check import describe, first_difference
-from .devices import agree
+from .devices import Devices
 from .loop import Carry
 from .save import AbstractSaver
 from .snapshot import Snapshot
@@ -61,7 +61,8 @@ class Saver(AbstractSaver):
     with it. On the main thread it holds back the first Ctrl-C until there is something to save.
     """
 
-    def __init__(self, given: Checkpoints, settings: dict[str, Any]):
+    def __init__(self, given: Checkpoints, settings: dict[str, Any], devices: Devices):
+        self._agree = devices.agree
         self._given, self._settings = given, describe(dict(settings, config=given.config))
         self._store = Store(Path(given.directory).absolute(), given.keep)
         self._saved, self._interrupted, self._handler = time.monotonic(), False, None
@@ -101,8 +102,8 @@ class Saver(AbstractSaver):
         return time.monotonic() - self._saved > self._given.seconds
 
     def _save_if(self, due: bool, snapshot: Snapshot) -> None:
-        interrupted = agree(self._interrupted)
-        if interrupted or agree(due):
+        interrupted = self._agree(self._interrupted)
+        if interrupted or self._agree(due):
             self._save(snapshot)
         if interrupted:
             resume = "jpc.Checkpoints(..., resume=True)"

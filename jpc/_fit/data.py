@@ -54,7 +54,7 @@ class Arrays(AbstractData):
     def __init__(self, pair: Pair, batch_size: int, classes: Classes, devices: Devices):
         self.examples, self.classes, self.devices = len(pair[1]), classes, devices
         self.steps = self.examples // batch_size
-        self.pair = devices.put(pair)
+        self.pair = devices.put_data(pair)
         self.shapes = _shapes(self.pair, batch_size)
 
     def open(self, key, epoch, start):
@@ -76,7 +76,7 @@ class Batches(AbstractData):
     def __init__(self, given: Any, batch_size: int, classes: Classes, devices: Devices):
         self.given: Any = given
         self.devices = devices
-        self.share = batch_size // jax.process_count()
+        self.share = batch_size // devices.processes
         example = next(self._batches(0), None)
         if example is None:
             raise ValueError("The iterator gave no batches.")

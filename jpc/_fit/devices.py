@@ -30,6 +30,11 @@ class Devices(eqx.Module):
         """Copies of all arrays: what is given to a donating function must be ours."""
         return jax.tree.map(self._place, tree, self._specs(tree, rule))
 
+    def put_data(self, tree: PyTree) -> PyTree:
+        """All of the data on every device, without another copy of what is there."""
+        there = lambda x: x if isinstance(x, jax.Array) else jnp.array(x)
+        return jax.tree.map(there, tree) if self.mesh is None else self.put(tree)
+
     def put_batch(self, batch: PyTree) -> PyTree:
         """A batch, of which every process has its own share of the examples."""
         if self.mesh is None:
@@ -45,6 +50,17 @@ class Devices(eqx.Module):
     def constrain_batch(self, batch: PyTree) -> PyTree:
         """Shares the examples of a batch out over the first axis of the mesh."""
         return jax.tree.map(lambda x: self._constrain(x, self._shares()), batch)
+
+    @property
+    def processes(self) -> int:
+        """How many processes take part."""
+        return 1 if self.mesh is None else jax.process_count()
+
+    def agree(self, number: float | int | bool) -> Any:
+        """What the first process says, on all of them: what a clock decides must be the same."""
+        if self.processes == 1:
+            return number
+        return multihost_utils.broadcast_one_to_all(np.asarray(number)).item()
 
     def check(self, batch_size: int) -> None:
         """Refuses a batch that cannot be shared out evenly."""
@@ -102,10 +118,3 @@ def typed(array: Array, like: Any) -> Array:
 
 def _is_key(array: Any) -> bool:
     return isinstance(array, jax.Array) and jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
-
-
-def agree(number: float | int | bool) -> Any:
-    """What the first process says, on all of them: what a clock decides must be the same."""
-    if jax.process_count() == 1:
-        return number
-    return multihost_utils.broadcast_one_to_all(np.asarray(number)).item()

@@ -14,7 +14,7 @@ from .._evaluate import test_discriminative_pc
 from .._layer import check_sizes, show, split_key
 from .._options import Options
 from .._types import Given, Scalar
-from .check import check_evaluation, check_step
+from .check import check_evaluation, check_step, scalars
 from .checkpoint import Checkpoints, Saver
 from .data import choose_data
 from .devices import Devices, Rule, choose_devices
@@ -118,9 +118,11 @@ def fit(
     recipe = Recipe(step, rest, tuple(metrics), source.classes, batch_size, devices)
     sums = check_step(recipe, arrays, source.shapes, keys[0])
     tester = _choose_test(test, evaluate, recipe, arrays)
+    if stop is not None:
+        stop.check([*scalars(sums), *tester.names])
     settings = dict(batch_size=batch_size, examples=source.examples, classes=source.classes)
     settings |= dict(key=jr.key_data(key).tolist(), metrics=metrics, state=rest)
-    with contextlib.closing(_choose_saver(checkpoints, settings)) as saver:
+    with contextlib.closing(_choose_saver(checkpoints, settings, devices)) as saver:
         snapshot = saver.restore(_begin(arrays, sums, stop, devices))
         shown = choose_progress(progress, epochs, source.steps, snapshot.total)
         with contextlib.closing(shown):
@@ -153,12 +155,12 @@ def _choose_test(test: Any, evaluate: Any, recipe: Recipe, state: PyTree) -> Abs
         return NoTest()
     source = choose_data("test", test, recipe.batch_size, recipe.classes, recipe.devices)
     recipe = Recipe(evaluate, recipe.rest, (), source.classes, recipe.batch_size, recipe.devices)
-    check_evaluation(recipe, state, source.shapes)
-    return Test(source, recipe)
+    result = check_evaluation(recipe, state, source.shapes)
+    return Test(source, recipe, tuple(f"test_{name}" for name in scalars(result)))
 
 
-def _choose_saver(checkpoints: Checkpoints | None, settings: dict[str, Any]) -> AbstractSaver:
-    return NoSaver() if checkpoints is None else Saver(checkpoints, settings)
+def _choose_saver(checkpoints: Any, settings: dict[str, Any], devices: Devices) -> AbstractSaver:
+    return NoSaver() if checkpoints is None else Saver(checkpoints, settings, devices)
 
 
 def _begin(arrays: PyTree, sums: PyTree, stop: Any, devices: Devices) -> Snapshot:

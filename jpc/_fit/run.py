@@ -11,7 +11,6 @@ import numpy as np
 from jaxtyping import PRNGKeyArray, PyTree
 
 from .data import AbstractData
-from .devices import agree
 from .loop import Carry, Recipe, zeros
 from .progress import AbstractProgress, Record
 from .save import AbstractSaver
@@ -33,7 +32,9 @@ class Pace:
 
 
 class AbstractTest(abc.ABC):
-    """What is said of a state after an epoch."""
+    """What is said of a state after an epoch; `names` are those of the plain numbers in it."""
+
+    names: tuple[str, ...] = ()
 
     @abc.abstractmethod
     def __call__(self, state: PyTree, key: PRNGKeyArray) -> dict[str, PyTree]:
@@ -51,6 +52,7 @@ class Test(AbstractTest):
 
     data: AbstractData
     recipe: Recipe
+    names: tuple[str, ...]
 
     def __call__(self, state, key):
         sums, count = self.data.score(self.recipe, state, key)
@@ -100,7 +102,7 @@ class Run:
         return snapshot
 
     def _chunk(self, now: Snapshot, opened: Any, key: PRNGKeyArray) -> tuple[Snapshot, bool]:
-        began, asked = time.perf_counter(), now.step + agree(self.pace.steps)
+        began, asked = time.perf_counter(), now.step + self.recipe.devices.agree(self.pace.steps)
         bounds = (now.step, asked)
         carry, reached = self.data.advance(self.recipe, opened, key, bounds, now.carry)
         taken = reached - now.step

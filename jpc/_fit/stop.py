@@ -22,6 +22,12 @@ class EarlyStopping(eqx.Module):
     minimise: bool = True
     min_delta: float = 0.0
 
+    def check(self, names: Sequence[str]) -> None:
+        """Refuses a metric that the history will not have as a number."""
+        if self.metric not in names:
+            listed = ", ".join(names)
+            raise ValueError(f"No metric {self.metric!r} to stop by: there are {listed}.")
+
     def best(self, history: Sequence[Record]) -> int:
         """The index of the best epoch."""
         best = 0
@@ -35,9 +41,5 @@ class EarlyStopping(eqx.Module):
         return len(history) > self.best(history) + self.patience
 
     def _cost(self, record: Record) -> float:
-        value = record.get(self.metric)
-        if not isinstance(value, float):
-            numbers = [name for name, value in record.items() if isinstance(value, float)]
-            listed = ", ".join(numbers)
-            raise ValueError(f"No metric {self.metric!r} to stop by: the history has {listed}.")
+        value = record[self.metric]
         return math.inf if math.isnan(value) else value if self.minimise else -value
