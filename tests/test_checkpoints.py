@@ -198,16 +198,18 @@ def files(folder):
 
 def spoil(path, how):
     content = bytearray(path.read_bytes())
-    if how == "changed":
-        content[len(content) // 2] ^= 1
-    path.write_bytes(content[: len(content) // 2] if how == "cut" else content)
     if how == "gone":
         path.unlink()
+    elif how == "cut":
+        path.write_bytes(content[: len(content) // 2])
+    else:
+        content[int(how * len(content))] ^= 1
+        path.write_bytes(content)
 
 
 # Of the reads that Orbax has begun it leaves those behind that fail after the first one.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("how", ["changed", "cut", "gone"])
+@pytest.mark.parametrize("how", [0.1, 0.3, 0.5, 0.7, 0.9, "cut", "gone"])
 def test_what_is_damaged_is_refused_by_name(saved, tmp_path, how):
     """Each of its files in turn. Some are not needed; then the bits are those of the run."""
     expected, refused = fit(epochs=2), []

@@ -40,8 +40,9 @@ class Devices(eqx.Module):
         if self.mesh is None:
             return jax.tree.map(jnp.asarray, batch)
         sharding = NamedSharding(self.mesh, self._shares())
-        place = lambda x: jax.make_array_from_process_local_data(sharding, np.asarray(x))
-        return jax.tree.map(place, batch)
+        shape = lambda x: (self.processes * len(x), *x.shape[1:])
+        make = jax.make_array_from_process_local_data
+        return jax.tree.map(lambda x: make(sharding, np.asarray(x), shape(x)), batch)
 
     def constrain(self, tree: PyTree, rule: Rule = replicate) -> PyTree:
         """Says in compiled code what `put` says outside."""

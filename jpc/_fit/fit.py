@@ -77,7 +77,8 @@ def fit(
     - `data`: a pair of arrays `(input, output)` with the examples along the first axes, or
         `(None, output)`; or what does not fit into memory as batches, pairs like these of
         `batch_size` examples: anything that gives them each time that it is iterated over,
-        or a function of the epoch (from 0) that does. Integer labels, arrays with one axis,
+        or a function of the epoch (from 0) that does (and is asked for a first one to look
+        at). Integer labels, arrays with one axis,
         become one-hot vectors.
     - `epochs`: how many times to go through the data.
     - `batch_size`: how many examples there are in a batch. Each epoch shuffles arrays anew

@@ -34,8 +34,8 @@ class Store:
         self._manager.close()
 
     def write(self, number: int, tree: PyTree, notes: dict[str, Any]) -> None:
-        notes = json.loads(json.dumps(notes | dict(format=_FORMAT, arrays=describe(tree))))
-        notes["digest"] = _digest(tree, notes)
+        notes = dict(notes, format=_FORMAT, arrays=describe(tree), sha256=_digest(tree))
+        notes["digest"] = _digest_notes(notes)
         args = self._ocp.args
         items = dict(arrays=args.StandardSave(_numbered(tree)), notes=args.JsonSave(notes))
         self._manager.save(number, args=args.Composite(**items), force=True)
@@ -43,10 +43,13 @@ class Store:
     def read_notes(self, number: int, tree: PyTree) -> dict[str, Any]:
         """What was noted, if it is about a tree like this one."""
         notes = self._read(number, "notes", self._ocp.args.JsonRestore())
-        if not (isinstance(notes, dict) and notes.get("format") == _FORMAT):
-            raise self.refuse(number, "is not one of jpc.fit, or of another version of it")
-        arrays = json.loads(json.dumps(describe(tree)))
-        if difference := first_difference(notes["arrays"], arrays):
+        if not (isinstance(notes, dict) and "digest" in notes):
+            raise self.refuse(number, "was not written by jpc.fit")
+        if notes["digest"] != _digest_notes(notes):
+            raise self._damaged(number, "its notes have another digest")
+        if notes["format"] != _FORMAT:
+            raise self.refuse(number, "was written by another version of jpc.fit")
+        if difference := first_difference(notes["arrays"], describe(tree)):
             raise self.refuse(number, f"is of another state: {difference}")
         return notes
 
@@ -58,8 +61,8 @@ class Store:
         leaves, structure = jax.tree.flatten(tree)
         own = [_own(read.get(str(i), untyped(x)), x) for i, x in enumerate(leaves)]
         tree = jax.tree.unflatten(structure, map(typed, own, leaves))
-        if _digest(tree, notes) != notes["digest"]:
-            raise self._damaged(number, "its digest is another")
+        if _digest(tree) != notes["sha256"]:
+            raise self._damaged(number, "its arrays have another digest")
         return tree
 
     def refuse(self, number: int, why: str) -> ValueError:
@@ -101,10 +104,14 @@ def _numbered(tree: PyTree) -> dict[str, Array]:
     return {str(i): leaf for i, leaf in enumerate(leaves) if leaf.size}
 
 
-def _digest(tree: PyTree, notes: dict[str, Any]) -> str:
-    """SHA-256 of the bytes of all arrays, and of the notes but for their own digest."""
+def _digest_notes(notes: dict[str, Any]) -> str:
     noted = {name: note for name, note in notes.items() if name != "digest"}
-    digest = hashlib.sha256(json.dumps(noted, sort_keys=True).encode())
+    return hashlib.sha256(json.dumps(noted, sort_keys=True).encode()).hexdigest()
+
+
+def _digest(tree: PyTree) -> str:
+    """SHA-256 of the bytes of all arrays."""
+    digest = hashlib.sha256()
     for array in map(untyped, jax.tree.leaves(tree)):
         whole = array.is_fully_addressable or array.is_fully_replicated
         here = array if whole else multihost_utils.process_allgather(array, tiled=True)
