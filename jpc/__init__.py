@@ -18,6 +18,13 @@ from ._evaluate import (
     test_generative_pc as test_generative_pc,
     test_hpc as test_hpc,
 )
+from ._fit import (
+    Checkpoints as Checkpoints,
+    EarlyStopping as EarlyStopping,
+    Fitted as Fitted,
+    evaluate_discriminative as evaluate_discriminative,
+    fit as fit,
+)
 from ._functional import (
     compute_hpc_param_grads as compute_hpc_param_grads,
     compute_pc_activity_grad as compute_pc_activity_grad,

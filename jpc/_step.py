@@ -180,6 +180,7 @@ def make_hpc_step(
     output: Given[ArrayLike],
     input: Given[ArrayLike | None] = None,
     *,
+    key: Given[PRNGKeyArray | None] = None,
     record_activities: bool = False,
     record_energies: bool = False,
     record_every: Given[Number | None] = None,
@@ -196,6 +197,7 @@ def make_hpc_step(
     - `optims`, `opt_states`: an optimiser and a state for each of the two.
     - `output`: a batch of data, what $z_L$ is clamped to and where the amortiser starts.
     - `input`: a batch of what $z_0$ is clamped to; without it $z_0$ is inferred too.
+    - `key`: goes to a method of inference that needs one.
     - `record_activities`, `record_energies`, `record_every`: as in [`jpc.make_pc_step`][], for
         the generator.
     - `options`: see [`jpc.FlowOptions`][], for the generator; `max_t1` is 300 by default.
@@ -223,15 +225,15 @@ def make_hpc_step(
     problem = (setup(params, options, max_t1=300.0), params, start, output, input)
     kept = (record_activities, record_energies)
     record = choose_record(problem, any(kept), record_every)
-    args = (record, kept, guesses, amortiser, tuple(optims), tuple(opt_states))
+    args = (record, kept, guesses, amortiser, tuple(optims), tuple(opt_states), key)
     answer = _trim(call(_hpc_step, *problem, *args), kept) | dict(optims=optims)
     answer["activities"] = (guesses, answer["activities"])
     answer["energies"] = (answer["energies"], answer.pop("amortiser_energies"))
     return answer
 
 
-def _hpc_step(setup, params, posed, record, kept, guesses, amortiser, optims, opt_states):
-    ended, (energy, nodes), answer = _infer(setup, posed, record, kept)
+def _hpc_step(setup, params, posed, record, kept, guesses, amortiser, optims, opt_states, key):
+    ended, (energy, nodes), answer = _infer(setup, posed, record, kept, key)
     input, output = posed.clamps[0], posed.clamps[-1]
     states = zip(optims, opt_states, strict=True)
     of_gen = of_params(setup, posed, energy)

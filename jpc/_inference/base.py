@@ -169,7 +169,9 @@ def conclude(
         slack = 0.1 * (1 + jnp.abs(before))
         result = RESULTS.where(after <= before + slack, result, RESULTS.diverged)
         failed = (result == RESULTS.diverged) | (result == RESULTS.max_steps_reached)
-        return result.error_if(nodes, failed) if throw else nodes, result
+        if throw:
+            nodes = _once(result.error_if(jnp.asarray(True), failed), nodes)
+        return nodes, result
 
     if throw:
         nodes = raise_if_not_finite({f"z_{i}": z for i, z in enumerate(nodes)}, nodes)
@@ -182,7 +184,15 @@ def raise_if_not_finite(named: dict[str, PyTree], token: PyTree) -> PyTree:
     """
     bad = jnp.array([~_all_finite(tree) for tree in named.values()])
     messages = [f"{name} is not finite (NaN or infinity). {_REMEDY}" for name in named]
-    return eqx.branched_error_if(token, jnp.any(bad), jnp.argmax(bad), messages)
+    index, passed = jnp.argmax(bad), jnp.asarray(True)
+    return _once(eqx.branched_error_if(passed, jnp.any(bad), index, messages), token)
+
+
+def _once(passed: Bool[Array, ""], tree: PyTree) -> PyTree:
+    """A tree that is not there before a check has passed. Through the check itself goes one bit
+    only: it runs on one device, and on several its arrays would all have to go there and back.
+    """
+    return jax.tree.map(lambda x: jnp.where(passed, x, 0) if eqx.is_inexact_array(x) else x, tree)
 
 
 def _all_finite(tree: PyTree) -> Bool[Array, ""]:

@@ -1,0 +1,3 @@
+from .checkpoint import Checkpoints as Checkpoints
+from .fit import Fitted as Fitted, evaluate_discriminative as evaluate_discriminative, fit as fit
+from .stop import EarlyStopping as EarlyStopping

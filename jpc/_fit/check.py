@@ -1,0 +1,73 @@
+from collections.abc import Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+from jaxtyping import PRNGKeyArray, PyTree
+
+from .loop import Recipe, measure
+
+_CONSTANTS = bool | int | float | complex | str
+_ARRAYS = jax.Array | jax.ShapeDtypeStruct
+
+
+def describe(tree: PyTree) -> dict[str, str]:
+    """The types and shapes of the arrays in a tree, and its constants, by name."""
+    show = lambda x: f"{x.dtype}{list(x.shape)}" if isinstance(x, _ARRAYS) else repr(x)
+    return {
+        jax.tree_util.keystr(path): show(x)
+        for path, x in jax.tree_util.tree_leaves_with_path(tree)
+        if isinstance(x, _ARRAYS | _CONSTANTS)
+    }
+
+
+def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
+    """The first entry that is not the same, in words."""
+    for name in [*old, *new]:
+        pair = [entries.get(name, "missing") for entries in (old, new)]
+        if pair[0] != pair[1]:
+            return f"{name} was {pair[0]}, and is now {pair[1]}"
+    return None
+
+
+def check_step(recipe: Recipe, state: PyTree, batch: PyTree, key: PRNGKeyArray) -> PyTree:
+    """Refuses a step that does not have the shape of one, before it is compiled; returns the
+    shapes of its metrics.
+    """
+    result = eqx.filter_eval_shape(recipe, state, batch, key)
+    if not isinstance(result, Mapping):
+        raise TypeError(f"A step returns a dictionary, but this one a {type(result).__name__}.")
+    listed = ", ".join(map(str, result))
+    if missing := [name for name in recipe.rest if name not in result]:
+        raise ValueError(
+            f"A step returns all of the state for the next one, but {', '.join(missing)} is not "
+            f"in the dictionary that this one returns: {listed}."
+        )
+    old, new = eqx.combine(state, recipe.rest), {name: result[name] for name in recipe.rest}
+    if changed := first_difference(describe(old), describe(new)):
+        raise ValueError(
+            "A step must leave the structure, the shapes and the types of the state as they "
+            f"are, and may change nothing but arrays: {changed}."
+        )
+    if unknown := [name for name in recipe.metrics if name not in result]:
+        raise ValueError(f"metrics has {', '.join(unknown)}, but a step returns {listed}.")
+    return eqx.filter_eval_shape(measure, recipe.metrics, result)
+
+
+def check_evaluation(recipe: Recipe, state: PyTree, batch: PyTree) -> PyTree:
+    """Refuses a way to evaluate that does not say metrics of one example, before training;
+    returns their shapes.
+    """
+    one = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype), batch)
+    result = eqx.filter_eval_shape(recipe, state, one, jax.random.key(0))
+    leaves = jax.tree.leaves(result)
+    if not (
+        isinstance(result, Mapping) and all(isinstance(x, jax.ShapeDtypeStruct) for x in leaves)
+    ):
+        raise TypeError("evaluate must return a dictionary of arrays, such as dict(loss=loss).")
+    return result
+
+
+def scalars(shapes: Mapping[str, Any]) -> list[str]:
+    """The names of the plain numbers among some metrics."""
+    return [name for name, x in shapes.items() if isinstance(x, _ARRAYS) and x.shape == ()]

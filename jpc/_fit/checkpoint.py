@@ -1,0 +1,125 @@
+import dataclasses
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+from jaxtyping import PyTree
+
+from .._layer import check_sizes
+from .._types import Given
+from .check import describe, first_difference
+from .devices import Devices
+from .loop import Carry
+from .save import AbstractSaver
+from .snapshot import Snapshot
+from .store import Store
+
+
+class Checkpoints(eqx.Module):
+    """Where [`jpc.fit`][] saves a run, so that it can go on after it was killed.
+
+    A checkpoint has the arrays of the state, the key, the epoch and the step, the history, and
+    the configuration. It is written with Orbax, and appears all at once or not at all. A run
+    that was killed at any moment and goes on from its newest checkpoint ends with the same bits
+    as one that was not (with an iterator, if that gives the same batches in the same epoch). A
+    checkpoint that is damaged, or of another run, is refused. Ctrl-C saves one, too.
+
+    **Arguments:**
+
+    - `directory`: a folder for this run alone; all processes must see the same one.
+    - `resume`: whether to go on from the newest checkpoint in the folder, if there is one. If
+        there is one and this is `False`, that is an error: nothing is ever overwritten.
+    - `every`: saves after this many epochs, and after the last one.
+    - `seconds`: saves when this much time has passed since, in the middle of an epoch too.
+    - `keep`: how many checkpoints to keep, the newest ones.
+    - `config`: anything that JSON can hold, to tell this run from others: a checkpoint with
+        another one is refused.
+    """
+
+    directory: Given[str | os.PathLike]
+    resume: bool = False
+    every: Given[int] = 1
+    seconds: float = 600.0
+    keep: Given[int] = 3
+    config: Any = None
+
+    def __check_init__(self):
+        check_sizes(every=self.every, keep=self.keep)
+        try:
+            json.dumps(self.config)
+        except TypeError as error:
+            raise TypeError(f"config must be something that JSON can hold: {error}.") from None
+
+
+class Saver(AbstractSaver):
+    """Saves when [`jpc.Checkpoints`][] says, and what makes this run what it is (`settings`)
+    with it. On the main thread it holds back the first Ctrl-C until there is something to save.
+    """
+
+    def __init__(self, given: Checkpoints, settings: dict[str, Any], devices: Devices):
+        self._agree = devices.agree
+        self._given, self._settings = given, describe(dict(settings, config=given.config))
+        self._store = Store(Path(given.directory).absolute(), given.keep)
+        self._saved, self._interrupted, self._handler = time.monotonic(), False, None
+        if threading.current_thread() is threading.main_thread():
+            self._handler = signal.signal(signal.SIGINT, self._interrupt)
+
+    def restore(self, snapshot):
+        number = self._store.newest()
+        if number is None:
+            return snapshot
+        if not self._given.resume:
+            raise FileExistsError(
+                f"{self._store.folder} has checkpoints of an earlier run: go on with it, "
+                "jpc.Checkpoints(..., resume=True), or choose another folder."
+            )
+        notes = self._store.read_notes(number, _arrays(snapshot))
+        if difference := first_difference(notes["settings"], self._settings):
+            raise self._store.refuse(number, f"is of another run: {difference}")
+        arrays = self._store.read_arrays(number, _arrays(snapshot), notes)
+        carry = Carry(arrays["state"], arrays["sums"])
+        place = dict(notes["place"], history=tuple(notes["history"]))
+        return dataclasses.replace(snapshot, carry=carry, best=arrays["best"], **place)
+
+    def after_chunk(self, snapshot):
+        self._save_if(self._is_late(), snapshot)
+
+    def after_epoch(self, snapshot, last):
+        turn = last or snapshot.epoch % self._given.every == 0
+        self._save_if(turn or self._is_late(), snapshot)
+
+    def close(self):
+        if self._handler is not None:
+            signal.signal(signal.SIGINT, self._handler)
+        self._store.close()
+
+    def _is_late(self) -> bool:
+        return time.monotonic() - self._saved > self._given.seconds
+
+    def _save_if(self, due: bool, snapshot: Snapshot) -> None:
+        interrupted = self._agree(self._interrupted)
+        if interrupted or self._agree(due):
+            self._save(snapshot)
+        if interrupted:
+            resume = "jpc.Checkpoints(..., resume=True)"
+            raise KeyboardInterrupt(f"Saved in {self._store.folder}: go on with {resume}.")
+
+    def _save(self, now: Snapshot) -> None:
+        place = dict(epoch=now.epoch, step=now.step, total=now.total)
+        notes = dict(settings=self._settings, place=place, history=now.history)
+        # The end of an epoch has a number of its own, after that of its last step.
+        self._store.write(now.total + now.epoch, _arrays(now), notes)
+        self._saved = time.monotonic()
+
+    def _interrupt(self, *_: Any) -> None:
+        self._interrupted = True
+        signal.signal(signal.SIGINT, self._handler)  # A second one does not wait.
+
+
+def _arrays(snapshot: Snapshot) -> PyTree:
+    return dict(state=snapshot.carry.state, sums=snapshot.carry.sums, best=snapshot.best)

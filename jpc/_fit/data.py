@@ -1,0 +1,197 @@
+"""Where batches come from: arrays that are on the device as a whole, or an iterator."""
+
+import abc
+import itertools
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PRNGKeyArray, PyTree
+
+from .._layer import show
+from .devices import Devices
+from .loop import Carry, Pair, Recipe, score, score_batch, shuffle, train, train_batch
+
+Classes = tuple[int | None, int | None]
+
+
+class AbstractData(abc.ABC):
+    """Data to train on or to test with, for one run.
+
+    `examples` is how many examples there are and `steps` how many steps an epoch has, where
+    that is known; `classes` how many classes the input and the output have, if they are labels;
+    `shapes` what a batch looks like.
+    """
+
+    examples: int | None = None
+    steps: int | None = None
+    classes: Classes
+    shapes: PyTree[jax.ShapeDtypeStruct]
+
+    @abc.abstractmethod
+    def open(self, key: PRNGKeyArray, epoch: int, start: int) -> Any:
+        """Begins an epoch, or goes on with it."""
+
+    @abc.abstractmethod
+    def advance(
+        self, recipe: Recipe, opened: Any, key: PRNGKeyArray, bounds: tuple[int, int], carry: Carry
+    ) -> tuple[Carry, int]:
+        """Takes the steps within bounds, and says how far it came: if that is not as far as it
+        was asked to, the epoch is over.
+        """
+
+    @abc.abstractmethod
+    def score(self, recipe: Recipe, state: PyTree, key: PRNGKeyArray) -> PyTree:
+        """The sums of what is said of each example, and how many they are."""
+
+
+class Arrays(AbstractData):
+    """All on the device."""
+
+    def __init__(self, pair: Pair, batch_size: int, classes: Classes, devices: Devices):
+        self.examples, self.classes, self.devices = len(pair[1]), classes, devices
+        self.steps = self.examples // batch_size
+        self.pair = devices.put_data(pair)
+        self.shapes = _shapes(self.pair, batch_size)
+
+    def open(self, key, epoch, start):
+        del epoch, start
+        return shuffle(key, len(self.pair[1]), self.devices)
+
+    def advance(self, recipe, opened, key, bounds, carry):
+        start, stop = bounds[0], min(bounds[1], self.steps or 0)
+        given = (recipe, self.pair, opened, key, np.asarray(start), np.asarray(stop))
+        return train(given, carry), stop
+
+    def score(self, recipe, state, key):
+        return score(recipe, state, self.pair, key)
+
+
+class Batches(AbstractData):
+    """One batch after the other; every process has its own share of each."""
+
+    def __init__(self, given: Any, batch_size: int, classes: Classes, devices: Devices):
+        self.given: Any = given
+        self.devices = devices
+        self.share = batch_size // devices.processes
+        example = next(self._batches(0), None)
+        if example is None:
+            raise ValueError("The iterator gave no batches.")
+        self.classes = count_classes("An iterator", example, classes, complete=False)
+        self.shapes = _shapes(jax.tree.map(jnp.asarray, example), batch_size)
+
+    def open(self, key, epoch, start):
+        del key
+        full = (pair for pair in self._batches(epoch) if len(pair[1]) == self.share)
+        return _ahead(map(self._put, itertools.islice(full, start, None)))
+
+    def advance(self, recipe, opened, key, bounds, carry):
+        start, stop = bounds
+        for batch in itertools.islice(opened, stop - start):
+            given = (recipe, batch, key, np.asarray(start))
+            carry, start = train_batch(given, carry), start + 1
+        return carry, start
+
+    def score(self, recipe, state, key):
+        batches = _ahead(map(self._put, map(self._fill, self._batches(0))))
+        sums = [
+            score_batch(recipe, state, batch, np.asarray(i), key)
+            for i, batch in enumerate(batches)
+        ]
+        return jax.tree.map(lambda *x: sum(x), *sums)
+
+    def _batches(self, epoch: int) -> Iterator[Pair]:
+        batches: Any = self.given(epoch) if callable(self.given) else self.given
+        for batch in batches:
+            pair = _pair("A batch of an iterator", batch)
+            if len(pair[1]) > self.share:
+                raise ValueError(
+                    f"An iterator gave a batch of {len(pair[1])} examples, but by batch_size "
+                    f"there are at most {self.share} of them (for each process)."
+                )
+            yield pair
+
+    def _put(self, batch: tuple) -> tuple:
+        count_classes("An iterator", batch[:2], self.classes)
+        return self.devices.put_batch(batch)
+
+    def _fill(self, pair: Pair) -> tuple:
+        """A batch filled up with copies of its last example, and which ones are real."""
+        rows = np.arange(self.share)
+        filled = jax.tree.map(lambda x: np.take(x, rows, axis=0, mode="clip"), pair)
+        return *filled, rows < len(pair[1])
+
+
+def _ahead(batches: Iterator[tuple]) -> Iterator[tuple]:
+    """The same batches; the next one is prepared while this one is used."""
+    with ThreadPoolExecutor(1) as pool:
+        following = pool.submit(next, batches, None)
+        while (batch := following.result()) is not None:
+            following = pool.submit(next, batches, None)
+            yield batch
+
+
+def choose_data(
+    name: str, given: Any, batch_size: int, classes: Classes, devices: Devices
+) -> AbstractData:
+    """A pair of arrays, or batches from what can be iterated over again and again."""
+    if isinstance(given, tuple) and len(given) == 2 and not isinstance(given[1], tuple | list):
+        pair = _pair(name, given)
+        return Arrays(pair, batch_size, count_classes(name, pair, classes), devices)
+    if not (callable(given) or isinstance(given, Iterable)):
+        raise TypeError(
+            f"{name} must be a pair of arrays (input, output), or something that gives such "
+            f"batches whenever it is iterated over, got {show(given)}."
+        )
+    if isinstance(given, Iterator):
+        raise TypeError(
+            f"{name} is an iterator, which is spent after one epoch: give a list or a loader of "
+            f"batches, or a function of the epoch that makes the iterator, lambda epoch: ..."
+        )
+    return Batches(given, batch_size, classes, devices)
+
+
+def _pair(name: str, given: Any) -> Pair:
+    """An input, or `None`, and an output, for equally many examples."""
+    if not (isinstance(given, tuple | list) and len(given) == 2):
+        raise TypeError(f"{name} must be a pair (input, output), got {show(given)}.")
+    to_array = lambda x: x if x is None or isinstance(x, jax.Array) else np.asarray(x)
+    pair = to_array(given[0]), to_array(given[1])
+    shapes = [None if x is None else x.shape for x in pair]
+    lengths = {shape[0] if shape else 0 for shape in shapes if shape is not None}
+    if shapes[1] is None or len(lengths) != 1 or 0 in lengths:
+        raise ValueError(
+            f"{name} must be a pair (input, output) with equally many examples along the first "
+            f"axes, or (None, output), got shapes {shapes[0]} and {shapes[1]}."
+        )
+    return pair
+
+
+def count_classes(name: str, pair: Pair, classes: Classes, *, complete: bool = True) -> Classes:
+    """How many classes the integer labels among the input and the output have, if they are not
+    given: one more than the largest one.
+    """
+    count = lambda x, number: _count(name, x, number, complete) if _is_labels(x) else None
+    return count(pair[0], classes[0]), count(pair[1], classes[1])
+
+
+def _count(name: str, labels: Any, number: int | None, complete: bool) -> int:
+    least, most = int(labels.min()), int(labels.max())
+    if number is None and not complete:
+        raise ValueError(f"{name} gives integer labels: say how many classes there are, classes=.")
+    number = most + 1 if number is None else number
+    if least < 0 or most >= number:
+        raise ValueError(f"{name} has labels from {least} to {most}, with classes={number}.")
+    return number
+
+
+def _is_labels(array: Any) -> bool:
+    return array is not None and array.ndim == 1 and jnp.issubdtype(array.dtype, jnp.integer)
+
+
+def _shapes(pair: Pair, batch_size: int) -> PyTree[jax.ShapeDtypeStruct]:
+    shape = lambda x: jax.ShapeDtypeStruct((batch_size, *x.shape[1:]), x.dtype)
+    return jax.tree.map(shape, pair)

@@ -1,0 +1,191 @@
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Unpack
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import PRNGKeyArray, PyTree
+
+from .._evaluate import test_discriminative_pc
+from .._layer import check_sizes, show, split_key
+from .._options import Options
+from .._types import Given, Scalar
+from .check import check_evaluation, check_step, scalars
+from .checkpoint import Checkpoints, Saver
+from .data import choose_data
+from .devices import Devices, Rule, choose_devices
+from .loop import Carry, Recipe, zeros
+from .progress import Record, choose_progress
+from .run import AbstractTest, NoTest, Run, Test
+from .save import AbstractSaver, NoSaver
+from .snapshot import Snapshot
+from .stop import EarlyStopping
+
+
+class Fitted(NamedTuple):
+    """What [`jpc.fit`][] returns.
+
+    **Attributes:**
+
+    - `state`: the state after the last epoch, or after the best one if there was a `stop`.
+    - `history`: a dictionary for each epoch: `epoch` and `step`, both counted from the
+        beginning of training, `seconds`, the metrics of training, and those of the test set
+        with `test_` before their names. Plain numbers and lists of them.
+    """
+
+    state: dict[str, Any]
+    history: list[Record]
+
+
+def fit(
+    step: Callable[..., Mapping[str, Any]],
+    state: Given[Mapping[str, Any]],
+    data: Any,
+    *,
+    epochs: Given[int],
+    batch_size: Given[int],
+    key: Given[PRNGKeyArray],
+    metrics: Sequence[str] = ("loss",),
+    classes: Given[int | None] = None,
+    test: Any = None,
+    evaluate: Callable[..., Mapping[str, Any]] | None = None,
+    stop: EarlyStopping | None = None,
+    callbacks: Sequence[Callable[[Record], Any]] = (),
+    progress: bool = True,
+    checkpoints: Checkpoints | None = None,
+    mesh: Given[Mesh | None] = None,
+    sharding: Given[Rule | None] = None,
+) -> Fitted:
+    """Trains for some epochs, in compiled code with the data on the device.
+
+    A step is a function of the state, by name, and of a batch,
+    `step(**state, output=..., input=..., key=...)`, which returns a dictionary that has every
+    name of the state again, for the next step, and whatever else it has to say:
+    [`jpc.make_pc_step`][], [`jpc.make_hpc_step`][], or your own.
+
+    The same key gives the same bits, on the same machine.
+
+    **Arguments:**
+
+    - `step`: the step. Give it its options with `functools.partial`.
+    - `state`: what it changes, as a dictionary; `dict(model=model, optim=optim,
+        opt_state=opt_state)` for [`jpc.make_pc_step`][]. It is copied, not changed.
+    - `data`: a pair of arrays `(input, output)` with the examples along the first axes, or
+        `(None, output)`; or what does not fit into memory as batches, pairs like these of
+        `batch_size` examples: anything that gives them each time that it is iterated over,
+        or a function of the epoch (from 0) that does (and is asked for a first one to look
+        at). Integer labels, arrays with one axis,
+        become one-hot vectors.
+    - `epochs`: how many times to go through the data.
+    - `batch_size`: how many examples there are in a batch. Each epoch shuffles arrays anew
+        and leaves out the remainder, fewer examples than a batch; of batches it leaves out
+        smaller ones.
+    - `key`: determines the order of the examples, and a key for each step.
+    - `metrics`: names of entries of the step's dictionary, arrays or trees of arrays, whose
+        mean over the epoch goes into the history. Those that are `None` do not.
+    - `classes`: the number of classes of integer labels, one more than the largest one of the
+        data by default. An iterator has no default.
+    - `test`: data like `data`, to evaluate after each epoch.
+    - `evaluate`: a function like a step, which returns a dictionary of metrics of one example
+        (a batch of one), such as [`jpc.evaluate_discriminative`][]. Their means over all
+        examples of the test set go into the history.
+    - `stop`: when to stop before the last epoch. With it, the best state is returned.
+    - `callbacks`: functions of an epoch's entry of the history, called after the epoch.
+    - `progress`: whether to show a progress bar, or a line for each epoch where there is no
+        terminal.
+    - `checkpoints`: where to save the run, and whether to go on with an earlier one.
+    - `mesh`: devices to share each batch out to, along the first axis of the mesh. Each of
+        them holds all of the data (of an iterator, its own batches), and all of the state.
+    - `sharding`: a function of the name of an array of the state (such as
+        `"['model'][0].weight"`) and of the array that returns the `PartitionSpec` by which the
+        array lies on the mesh instead.
+
+    **Returns:**
+
+    A [`jpc.Fitted`][], with the new `state` and the `history`.
+    """
+    check_sizes(epochs=epochs, batch_size=batch_size)
+    keys = tuple(split_key(key, 3))
+    devices = choose_devices(mesh, sharding)
+    devices.check(batch_size)
+    source = choose_data("data", data, batch_size, (classes, classes), devices)
+    if source.steps == 0:
+        raise ValueError(f"batch_size={batch_size}, but data has {source.examples} examples.")
+    arrays, rest = _split(state)
+    recipe = Recipe(step, rest, tuple(metrics), source.classes, batch_size, devices)
+    sums = check_step(recipe, arrays, source.shapes, keys[0])
+    tester = _choose_test(test, evaluate, recipe, arrays)
+    if stop is not None:
+        stop.check([*scalars(sums), *tester.names])
+    settings = dict(batch_size=batch_size, examples=source.examples, classes=source.classes)
+    settings |= dict(key=jr.key_data(key).tolist(), metrics=metrics, state=rest)
+    with contextlib.closing(_choose_saver(checkpoints, settings, devices)) as saver:
+        snapshot = saver.restore(_begin(arrays, sums, stop, devices))
+        shown = choose_progress(progress, epochs, source.steps, snapshot.total)
+        with contextlib.closing(shown):
+            run = Run(source, recipe, keys, tester, stop, callbacks, saver, shown)
+            snapshot = run(snapshot, epochs)
+    arrays = snapshot.carry.state if stop is None else snapshot.best
+    return Fitted(eqx.combine(arrays, rest), list(snapshot.history))
+
+
+def _split(state: Any) -> tuple[PyTree, PyTree]:
+    """The arrays of a state, and the rest."""
+    if not (isinstance(state, Mapping) and state):
+        raise TypeError(
+            "state must be a dictionary of what the step takes and returns by name, such as "
+            f"dict(model=model, optim=optim, opt_state=opt_state), got {show(state)}."
+        )
+    if taken := sorted({"output", "input", "key"} & state.keys()):
+        raise ValueError(f"{', '.join(taken)} cannot be in the state: fit gives it to the step.")
+    to_jax = lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x
+    return eqx.partition(jax.tree.map(to_jax, dict(state)), eqx.is_array)
+
+
+def _choose_test(test: Any, evaluate: Any, recipe: Recipe, state: PyTree) -> AbstractTest:
+    if (test is None) != (evaluate is None):
+        raise ValueError(
+            "test is what to evaluate, (input, output), and evaluate how, such as "
+            "jpc.evaluate_discriminative: give both of them, or neither."
+        )
+    if test is None:
+        return NoTest()
+    source = choose_data("test", test, recipe.batch_size, recipe.classes, recipe.devices)
+    recipe = Recipe(evaluate, recipe.rest, (), source.classes, recipe.batch_size, recipe.devices)
+    result = check_evaluation(recipe, state, source.shapes)
+    return Test(source, recipe, tuple(f"test_{name}" for name in scalars(result)))
+
+
+def _choose_saver(checkpoints: Any, settings: dict[str, Any], devices: Devices) -> AbstractSaver:
+    return NoSaver() if checkpoints is None else Saver(checkpoints, settings, devices)
+
+
+def _begin(arrays: PyTree, sums: PyTree, stop: Any, devices: Devices) -> Snapshot:
+    place = lambda: devices.put(arrays, devices.rule)
+    return Snapshot(Carry(place(), devices.put(zeros(sums))), None if stop is None else place())
+
+
+def evaluate_discriminative(
+    model: PyTree,
+    output: PyTree,
+    input: PyTree,
+    *,
+    skip_model: PyTree = None,
+    optim: Any = None,
+    opt_state: PyTree = None,
+    key: PRNGKeyArray | None = None,
+    **options: Unpack[Options],
+) -> dict[str, Scalar]:
+    """The `loss` and the accuracy, `acc`, in percent, of a feedforward pass, for the state of
+    [`jpc.make_pc_step`][]: what [`jpc.fit`][] can `evaluate` a test set with.
+
+    **Arguments:** those of [`jpc.test_discriminative_pc`][]; the rest of the state and the key
+    do not matter.
+    """
+    del optim, opt_state, key
+    loss, acc = test_discriminative_pc(model, output, input, skip_model=skip_model, **options)
+    return dict(loss=loss, acc=acc)

@@ -1,0 +1,126 @@
+"""The compiled part of training: many steps, or all of a test set, in one call."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Int, PRNGKeyArray, PyTree
+
+from .devices import Devices
+
+Pair = tuple[Any, Any]
+
+
+class Carry(eqx.Module):
+    """What a step changes: the arrays of the state, and the sums of the metrics so far."""
+
+    state: PyTree
+    sums: PyTree
+
+
+class Recipe(eqx.Module):
+    """What stays the same from step to step. `rest` is all of the state that is no array."""
+
+    fn: Callable
+    rest: PyTree
+    metrics: tuple[str, ...] = eqx.field(static=True)
+    classes: tuple[int | None, int | None] = eqx.field(static=True)
+    batch_size: int = eqx.field(static=True)
+    devices: Devices
+
+    def __call__(self, arrays: PyTree, batch: Pair, key: PRNGKeyArray) -> Any:
+        input, output = map(one_hot, batch, self.classes)
+        return self.fn(**eqx.combine(arrays, self.rest), output=output, input=input, key=key)
+
+
+def one_hot(array: Array | None, classes: int | None) -> Array | None:
+    return array if array is None or classes is None else jax.nn.one_hot(array, classes)
+
+
+def measure(metrics: tuple[str, ...], result: Mapping[str, Any]) -> dict[str, PyTree]:
+    named = {name: result[name] for name in metrics if result[name] is not None}
+    return jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(float)), named)
+
+
+@eqx.filter_jit
+def shuffle(key: PRNGKeyArray, examples: int, devices: Devices) -> Int[Array, " examples"]:
+    """The order of the examples in an epoch."""
+    return devices.constrain(jr.permutation(key, examples))
+
+
+@eqx.filter_jit(donate="all-except-first")
+def train(given: tuple, carry: Carry) -> Carry:
+    """Takes the steps `start` to `stop` of an epoch over arrays. The bounds are traced, so that
+    it compiles once for all lengths; a scan, whose length is fixed, was no faster.
+    """
+    recipe, data, order, key, start, stop = given
+    size = recipe.batch_size
+
+    def body(i, carry):
+        rows = jax.lax.dynamic_slice(order, (i * size,), (size,))
+        batch = recipe.devices.constrain_batch(jax.tree.map(lambda x: x[rows], data))
+        return _step(recipe, carry, batch, jr.fold_in(key, i))
+
+    return jax.lax.fori_loop(start, stop, body, carry)
+
+
+@eqx.filter_jit(donate="all-except-first")
+def train_batch(given: tuple, carry: Carry) -> Carry:
+    """Takes one step on a batch that came from an iterator."""
+    recipe, batch, key, i = given
+    return _step(recipe, carry, batch, jr.fold_in(key, i))
+
+
+def _step(recipe: Recipe, carry: Carry, batch: Pair, key: PRNGKeyArray) -> Carry:
+    result = recipe(carry.state, batch, key)
+    new = eqx.filter({name: result[name] for name in recipe.rest}, eqx.is_array)
+    old, structure = jax.tree.flatten(carry.state)
+    strong = map(lambda new, old: jnp.asarray(new, old.dtype), jax.tree.leaves(new), old)
+    state = jax.tree.unflatten(structure, strong)
+    state = recipe.devices.constrain(state, recipe.devices.rule)
+    sums = jax.tree.map(jnp.add, carry.sums, measure(recipe.metrics, result))
+    return Carry(state, recipe.devices.constrain(sums))
+
+
+@eqx.filter_jit
+def score(recipe: Recipe, state: PyTree, data: Pair, key: PRNGKeyArray) -> PyTree:
+    """The sums of what `recipe` says of each example of a test set, one by one, and how many
+    they are. The last batch is filled up, and what fills it is left out of the sums.
+    """
+    examples = jax.tree.leaves(data)[0].shape[0]
+    size = recipe.batch_size
+
+    def part(i):
+        rows = i * size + jnp.arange(size)
+        batch = jax.tree.map(lambda x: jnp.take(x, rows, axis=0, mode="clip"), data)
+        return _score(recipe, state, batch, rows < examples, rows, key)
+
+    add = lambda i, totals: jax.tree.map(jnp.add, totals, part(i))
+    totals = zeros(eqx.filter_eval_shape(part, 0))
+    return jax.lax.fori_loop(0, -(-examples // size), add, totals)
+
+
+@eqx.filter_jit
+def score_batch(recipe: Recipe, state: PyTree, batch: tuple, i: Any, key: PRNGKeyArray) -> PyTree:
+    """As `score`, of the `i`-th batch of an iterator, which was filled up."""
+    input, output, real = batch
+    rows = i * recipe.batch_size + jnp.arange(recipe.batch_size)
+    return _score(recipe, state, (input, output), real, rows, key)
+
+
+def _score(recipe: Recipe, state: PyTree, batch: Pair, real: Array, rows: Array, key) -> PyTree:
+    def one(batch, real, row):
+        result = recipe(state, jax.tree.map(lambda x: x[None], batch), jr.fold_in(key, row))
+        keep = lambda x: jnp.where(real, x, 0).astype(jnp.result_type(float))
+        return jax.tree.map(keep, dict(result)), real.astype(int)
+
+    batch = recipe.devices.constrain_batch(batch)
+    scores = jax.vmap(one)(batch, real, rows)
+    return recipe.devices.constrain(jax.tree.map(lambda x: jnp.sum(x, axis=0), scores))
+
+
+def zeros(shapes: PyTree) -> PyTree:
+    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)

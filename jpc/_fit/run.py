@@ -1,0 +1,142 @@
+import abc
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import PRNGKeyArray, PyTree
+
+from .data import AbstractData
+from .loop import Carry, Recipe, zeros
+from .progress import AbstractProgress, Record
+from .save import AbstractSaver
+from .snapshot import Snapshot
+from .stop import EarlyStopping
+
+CHUNK_SECONDS = 0.5
+
+
+class Pace:
+    """How many steps take about half a second, found on the way."""
+
+    def __init__(self):
+        self.steps = 1
+
+    def learn(self, steps: int, seconds: float) -> None:
+        if steps:
+            self.steps = max(1, min(int(steps * CHUNK_SECONDS / seconds), 10 * self.steps))
+
+
+class AbstractTest(abc.ABC):
+    """What is said of a state after an epoch; `names` are those of the plain numbers in it."""
+
+    names: tuple[str, ...] = ()
+
+    @abc.abstractmethod
+    def __call__(self, state: PyTree, key: PRNGKeyArray) -> dict[str, PyTree]:
+        """Metrics by name."""
+
+
+class NoTest(AbstractTest):
+    def __call__(self, state, key):
+        return {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Test(AbstractTest):
+    """The means of metrics over all examples of a test set."""
+
+    data: AbstractData
+    recipe: Recipe
+    names: tuple[str, ...]
+
+    def __call__(self, state, key):
+        sums, count = self.data.score(self.recipe, state, key)
+        means = jax.tree.map(lambda x: x / count, sums)
+        return {f"test_{name}": value for name, value in means.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """The part of training that is on the host: epochs, and chunks of epochs. Where a chunk
+    ends depends on a clock, and nothing of the result depends on where it ends.
+    """
+
+    data: AbstractData
+    recipe: Recipe
+    keys: Sequence[PRNGKeyArray]
+    test: AbstractTest
+    stop: EarlyStopping | None
+    callbacks: Sequence[Callable[[Record], Any]]
+    saver: AbstractSaver
+    progress: AbstractProgress
+    pace: Pace = dataclasses.field(default_factory=Pace)
+
+    def __call__(self, snapshot: Snapshot, epochs: int) -> Snapshot:
+        over = self._is_over(snapshot, epochs)
+        while not over:
+            began = time.perf_counter()
+            snapshot = self._conclude(self._train(snapshot), began)
+            over = self._is_over(snapshot, epochs)
+            for callback in (self.progress.end, *self.callbacks):
+                callback(dict(snapshot.history[-1]))
+            self.saver.after_epoch(snapshot, over)
+        return snapshot
+
+    def _is_over(self, snapshot: Snapshot, epochs: int) -> bool:
+        stopped = self.stop is not None and self.stop(snapshot.history)
+        return stopped or snapshot.epoch >= epochs
+
+    def _train(self, snapshot: Snapshot) -> Snapshot:
+        """The rest of an epoch."""
+        order, key, _ = self._keys(snapshot.epoch)
+        opened = self.data.open(order, snapshot.epoch, snapshot.step)
+        snapshot, over = self._chunk(snapshot, opened, key)
+        while not over:
+            self.saver.after_chunk(snapshot)
+            snapshot, over = self._chunk(snapshot, opened, key)
+        return snapshot
+
+    def _chunk(self, now: Snapshot, opened: Any, key: PRNGKeyArray) -> tuple[Snapshot, bool]:
+        began, asked = time.perf_counter(), now.step + self.recipe.devices.agree(self.pace.steps)
+        bounds = (now.step, asked)
+        carry, reached = self.data.advance(self.recipe, opened, key, bounds, now.carry)
+        taken = reached - now.step
+        self.pace.learn(taken, time.perf_counter() - began)
+        new = dict(carry=carry, step=reached, total=now.total + taken)
+        self.progress.advance(now.epoch, now.total + taken)
+        return dataclasses.replace(now, **new), reached < asked or reached == self.data.steps
+
+    def _conclude(self, now: Snapshot, began: float) -> Snapshot:
+        """The end of an epoch: what is said of it, and sums of nothing for the next one."""
+        state, sums = now.carry.state, now.carry.sums
+        if not now.step:
+            raise ValueError("The iterator gave no batch of batch_size examples in this epoch.")
+        metrics = jax.tree.map(lambda x: x / now.step, sums)
+        metrics = plain(metrics | self.test(state, self._keys(now.epoch)[2]))
+        seconds = time.perf_counter() - began
+        record = dict(epoch=now.epoch + 1, step=now.total, seconds=seconds, **metrics)
+        history = (*now.history, record)
+        best = now.best
+        if self.stop is not None and self.stop.best(history) == now.epoch:
+            best = jax.tree.map(jnp.copy, state)
+        carry = Carry(state, self.recipe.devices.put(zeros(sums)))
+        return Snapshot(carry, best, now.epoch + 1, 0, now.total, history)
+
+    def _keys(self, epoch: int) -> tuple[PRNGKeyArray, ...]:
+        """Those of the order of an epoch, of its steps, and of the test after it."""
+        put = self.recipe.devices.put
+        return tuple(put(jr.fold_in(key, epoch)) for key in self.keys)
+
+
+def plain(tree: PyTree) -> Any:
+    """Arrays as numbers and lists of numbers, and tuples as lists."""
+    if isinstance(tree, dict):
+        return {name: plain(entry) for name, entry in tree.items()}
+    if isinstance(tree, tuple | list):
+        return [plain(entry) for entry in tree]
+    return np.asarray(tree).tolist()

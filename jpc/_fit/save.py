@@ -1,0 +1,37 @@
+import abc
+
+from .snapshot import Snapshot
+
+
+class AbstractSaver(abc.ABC):
+    """What keeps a run safe."""
+
+    @abc.abstractmethod
+    def restore(self, snapshot: Snapshot) -> Snapshot:
+        """Where an earlier run got to, or where this one begins."""
+
+    @abc.abstractmethod
+    def after_chunk(self, snapshot: Snapshot) -> None:
+        """In the middle of an epoch."""
+
+    @abc.abstractmethod
+    def after_epoch(self, snapshot: Snapshot, last: bool) -> None:
+        """At the end of an epoch."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """At the end of the run, however it ended."""
+
+
+class NoSaver(AbstractSaver):
+    def restore(self, snapshot):
+        return snapshot
+
+    def after_chunk(self, snapshot):
+        pass
+
+    def after_epoch(self, snapshot, last):
+        pass
+
+    def close(self):
+        pass

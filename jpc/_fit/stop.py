@@ -1,0 +1,45 @@
+import math
+from collections.abc import Sequence
+
+import equinox as eqx
+
+from .progress import Record
+
+
+class EarlyStopping(eqx.Module):
+    """When to give up: after `patience` epochs in a row that were no better than the best one.
+
+    **Arguments:**
+
+    - `metric`: the name of an entry of the history, such as `"test_loss"`.
+    - `patience`: how many epochs to wait for something better.
+    - `minimise`: whether less is better.
+    - `min_delta`: by how much something better must be better.
+    """
+
+    metric: str = "test_loss"
+    patience: int = 3
+    minimise: bool = True
+    min_delta: float = 0.0
+
+    def check(self, names: Sequence[str]) -> None:
+        """Refuses a metric that the history will not have as a number."""
+        if self.metric not in names:
+            listed = ", ".join(names)
+            raise ValueError(f"No metric {self.metric!r} to stop by: there are {listed}.")
+
+    def best(self, history: Sequence[Record]) -> int:
+        """The index of the best epoch."""
+        best = 0
+        for i, record in enumerate(history):
+            if self._cost(record) < self._cost(history[best]) - self.min_delta:
+                best = i
+        return best
+
+    def __call__(self, history: Sequence[Record]) -> bool:
+        """Whether to stop after these epochs."""
+        return len(history) > self.best(history) + self.patience
+
+    def _cost(self, record: Record) -> float:
+        value = record[self.metric]
+        return math.inf if math.isnan(value) else value if self.minimise else -value

@@ -1,0 +1,119 @@
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+from jaxtyping import Array, PyTree
+
+from .check import describe, first_difference
+from .devices import typed, untyped
+
+_FORMAT = 1
+
+
+class Store:
+    """Numbered checkpoints in a folder: the arrays of a tree, and notes that are JSON. Each
+    carries the digest of both, and is refused if it does not have it any more.
+    """
+
+    def __init__(self, folder: Path, keep: int):
+        self.folder, self._ocp = folder, _orbax()
+        options = self._ocp.CheckpointManagerOptions(
+            max_to_keep=keep, cleanup_tmp_directories=True, enable_async_checkpointing=False
+        )
+        self._manager = self._ocp.CheckpointManager(folder, options=options)
+
+    def newest(self) -> int | None:
+        return self._manager.latest_step()
+
+    def close(self) -> None:
+        self._manager.close()
+
+    def write(self, number: int, tree: PyTree, notes: dict[str, Any]) -> None:
+        notes = dict(notes, format=_FORMAT, arrays=describe(tree), sha256=_digest(tree))
+        notes["digest"] = _digest_notes(notes)
+        args = self._ocp.args
+        items = dict(arrays=args.StandardSave(_numbered(tree)), notes=args.JsonSave(notes))
+        self._manager.save(number, args=args.Composite(**items), force=True)
+
+    def read_notes(self, number: int, tree: PyTree) -> dict[str, Any]:
+        """What was noted, if it is about a tree like this one."""
+        notes = self._read(number, "notes", self._ocp.args.JsonRestore())
+        if not (isinstance(notes, dict) and "digest" in notes):
+            raise self.refuse(number, "was not written by jpc.fit")
+        if notes["digest"] != _digest_notes(notes):
+            raise self._damaged(number, "its notes have another digest")
+        if notes["format"] != _FORMAT:
+            raise self.refuse(number, "was written by another version of jpc.fit")
+        if difference := first_difference(notes["arrays"], describe(tree)):
+            raise self.refuse(number, f"is of another state: {difference}")
+        return notes
+
+    def read_arrays(self, number: int, tree: PyTree, notes: dict[str, Any]) -> PyTree:
+        """A tree like this one, with the arrays that were written."""
+        shape = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)
+        like = jax.tree.map(shape, _numbered(tree))
+        read = self._read(number, "arrays", self._ocp.args.StandardRestore(like))
+        leaves, structure = jax.tree.flatten(tree)
+        own = [_own(read.get(str(i), untyped(x)), x) for i, x in enumerate(leaves)]
+        tree = jax.tree.unflatten(structure, map(typed, own, leaves))
+        if _digest(tree) != notes["sha256"]:
+            raise self._damaged(number, "its arrays have another digest")
+        return tree
+
+    def refuse(self, number: int, why: str) -> ValueError:
+        return ValueError(f"The checkpoint {self.folder / str(number)} {why}.")
+
+    def _damaged(self, number: int, why: Any) -> ValueError:
+        first = str(why).partition("\n")[0]
+        remedy = "delete that folder to go on from the one before it"
+        return self.refuse(number, f"is damaged ({first}): {remedy}")
+
+    def _read(self, number: int, name: str, arg: Any) -> Any:
+        try:
+            args = self._ocp.args.Composite(**{name: arg})
+            return self._manager.restore(number, args=args)[name]
+        except Exception as error:  # Whatever Orbax finds wrong with its files.
+            raise self._damaged(number, error) from error
+
+
+def _orbax() -> Any:
+    try:
+        import orbax.checkpoint  # noqa: PLC0415
+    except ImportError:
+        raise ImportError("Checkpoints need Orbax: pip install 'jpc[train]'.") from None
+    return orbax.checkpoint
+
+
+def _own(array: Array, like: Array) -> Array:
+    """A copy, which can be donated, and which may move between devices if `like` may: else what
+    was compiled for the one would be compiled again for the other.
+    """
+    return jnp.copy(array) if like.committed else jnp.array(np.asarray(array))
+
+
+def _numbered(tree: PyTree) -> dict[str, Array]:
+    """The leaves by their place, without keys (Orbax has its own idea of them) and what is
+    empty (it has none).
+    """
+    leaves = map(untyped, jax.tree.leaves(tree))
+    return {str(i): leaf for i, leaf in enumerate(leaves) if leaf.size}
+
+
+def _digest_notes(notes: dict[str, Any]) -> str:
+    noted = {name: note for name, note in notes.items() if name != "digest"}
+    return hashlib.sha256(json.dumps(noted, sort_keys=True).encode()).hexdigest()
+
+
+def _digest(tree: PyTree) -> str:
+    """SHA-256 of the bytes of all arrays."""
+    digest = hashlib.sha256()
+    for array in map(untyped, jax.tree.leaves(tree)):
+        whole = array.is_fully_addressable or array.is_fully_replicated
+        here = array if whole else multihost_utils.process_allgather(array, tiled=True)
+        digest.update(np.asarray(here).tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,94 @@
+"""Several devices, simulated by the CPU, learn what one device does."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import jpc
+
+SCRIPT = Path(__file__).with_name("train_on_devices.py")
+CASES = ["flow", "equilibrium", "hybrid", "batches", "split"]
+ON_PROCESSES = ["batches", "split"]
+
+
+def start(out, devices, *, of=1, **options):
+    """A process that has so many devices, or its share of them if it is one of several."""
+    out.mkdir(exist_ok=True)
+    environment = os.environ | dict(
+        PYTHONPATH=str(Path(jpc.__file__).parents[1]),
+        JAX_ENABLE_X64="1",
+        JAX_PLATFORMS="cpu",
+        JAX_DISABLE_MOST_OPTIMIZATIONS="1",  # They take longer than the training.
+        XLA_FLAGS=f"--xla_force_host_platform_device_count={devices // of}",
+    )
+    args = [sys.executable, "-W", "error", SCRIPT, out, devices, of, *options.values()]
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen([str(arg) for arg in args], env=environment, **pipes)
+
+
+def free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """The folder of all runs, and what each of them said."""
+    folder, port = tmp_path_factory.mktemp("mesh"), free_port()
+    processes = {"one": start(folder / "one", 1), "eight": start(folder / "eight", 8)}
+    for i in (0, 1):
+        processes[f"process {i}"] = start(folder / "two", 4, of=2, process=i, port=port)
+    said = {name: process.communicate(timeout=300)[0] for name, process in processes.items()}
+    assert not any(process.returncode for process in processes.values()), said
+    return folder, said
+
+
+def assert_same(folder, other, case):
+    with np.load(folder / "one" / f"{case}.npz") as one, np.load(other / f"{case}.npz") as many:
+        assert one.files == many.files and len(one.files) > 4
+        for name in one.files:
+            np.testing.assert_allclose(many[name], one[name], rtol=1e-10, atol=1e-12)
+    histories = [json.loads((x / f"{case}.json").read_text()) for x in (folder / "one", other)]
+    for one, many in zip(*histories, strict=True):
+        assert one.keys() == many.keys()
+        for name in one:
+            np.testing.assert_allclose(many[name], one[name], rtol=1e-10)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_eight_devices_learn_what_one_does(runs, case):
+    folder, _ = runs
+    assert_same(folder, folder / "eight", case)
+
+
+@pytest.mark.parametrize("case", ON_PROCESSES)
+def test_two_processes_learn_what_one_does(runs, case):
+    folder, _ = runs
+    assert_same(folder, folder / "two", case)
+
+
+def test_the_compiler_does_not_complain(runs):
+    """As it does where all of an array has to go to one device."""
+    _, said = runs
+    assert "SPMD" not in said["eight"]
+
+
+def test_only_the_first_process_shows_progress(runs):
+    _, said = runs
+    assert said["process 0"].count("epoch 2") == 2 and "epoch" not in said["process 1"]
+
+
+def test_batches_must_be_shared_out_evenly():
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1] * 8), ("data",))
+    data = np.ones((20, 3)), np.ones((20, 2))
+    options = dict(epochs=1, batch_size=12, key=jax.random.key(0))
+    with pytest.raises(ValueError, match=r"batch_size=12 .*the 8 devices of .* axis 'data'"):
+        jpc.fit(lambda **state: state, dict(a=1), data, mesh=mesh, **options)
