@@ -4,14 +4,16 @@ the peer library pcx?
     JPC_DATA_DIR=... python benchmarks/epoch.py [--batches 50] [--peer PYTHON]
 
 A tanh network with 300 units a layer, batch 64, Adam, float32; 60,000 images make 937 batches.
-Ours are whole epochs in one scan on the device; the rows that say so are a Python loop over the
-jitted step. The paper's settings are those with which it compares Heun on MNIST (T = 20, 50, 200
+Ours are whole epochs in one scan on the device, those of `fit` whole epochs of `jpc.fit` with its
+shuffling (the median of its later epochs); the rows that say so are a Python loop over the jitted
+step. The paper's settings are those with which it compares Heun on MNIST (T = 20, 50, 200
 for 3, 5, 10 hidden layers, first step 0.05, one flow for the whole batch). Times are medians of
 epochs taken in turns, after a first one. pcx takes 20 steps of gradient descent, in a Python loop
 over its jitted step, and runs right after the others in a process of its own: `peer_pcx.py`.
 """
 
 import argparse
+import functools as ft
 import json
 import os
 import statistics
@@ -22,10 +24,21 @@ from pathlib import Path
 import diffrax as dfx
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import optax
-from common import BATCH, backprop, batches, device, interleaved, network, train, train_in_groups
+from common import (
+    BATCH,
+    backprop,
+    batches,
+    device,
+    interleaved,
+    network,
+    start,
+    train,
+    train_in_groups,
+)
 
 import jpc
 
@@ -43,7 +56,7 @@ def paper(hidden: int) -> jpc.GradientFlow:
     return jpc.GradientFlow(t1=t1, dt0=0.05, controller=PID, reduction="mean", throw=False)
 
 
-def start(hidden: int):
+def begin(hidden: int):
     model = jpc.make_mlp(jr.key(0), 784, 300, hidden + 1, 10, "tanh")
     optim = optax.adam(1e-3)
     return model, optim, optim.init((eqx.filter(model, eqx.is_array), None))
@@ -51,7 +64,7 @@ def start(hidden: int):
 
 def scanned(inference: jpc.AbstractInference, hidden: int, images, labels):
     """A compiled function of nothing: one epoch of `make_pc_step` in one scan."""
-    model, optim, state = start(hidden)
+    model, optim, state = begin(hidden)
     arrays, static = eqx.partition(model, eqx.is_array)
 
     def step(carry, batch):
@@ -66,7 +79,7 @@ def scanned(inference: jpc.AbstractInference, hidden: int, images, labels):
 
 def looped(inference: jpc.AbstractInference, hidden: int, images, labels):
     """The same in a Python loop, the batches already on the device."""
-    model, optim, state = start(hidden)
+    model, optim, state = begin(hidden)
     data = list(zip(images, labels, strict=True))
 
     def epoch():
@@ -78,6 +91,45 @@ def looped(inference: jpc.AbstractInference, hidden: int, images, labels):
         return result["model"]
 
     return epoch
+
+
+def by_backprop(model, optim, opt_state, output, input, key):
+    """A step of the shape that `fit` takes."""
+    del key
+    params = (eqx.filter(model, eqx.is_array), None)
+    grads = (backprop(model, input, output), None)
+    updates, opt_state = optim.update(grads, opt_state, params)
+    model = eqx.apply_updates(model, updates[0])
+    return dict(model=model, optim=optim, opt_state=opt_state)
+
+
+def by_groups(model, optim, opt_state, output, input, key):
+    """Another: several batches in one, with one matrix S for all of them."""
+    del key
+    groups = [a.reshape(GROUP, BATCH, *a.shape[1:]) for a in (input, output)]
+    first = start([jpc.Layer(layer) for layer in model], *(a[0] for a in groups))
+    method = EXACT.prepare(jpc.PCEnergy(), model, *first)
+    arrays, static = eqx.partition(model, eqx.is_array)
+
+    def step(carry, batch):
+        (arrays, state), (x, y) = carry, batch
+        model = eqx.combine(arrays, static)
+        result = jpc.make_pc_step(model, optim, state, y, x, inference=method)
+        return (eqx.filter(result["model"], eqx.is_array), result["opt_state"]), result["loss"]
+
+    (arrays, opt_state), loss = jax.lax.scan(step, (arrays, opt_state), groups)
+    model = eqx.combine(arrays, static)
+    return dict(model=model, optim=optim, opt_state=opt_state, loss=jnp.mean(loss))
+
+
+def fitted(step, hidden: int, data, repeats: int, *, group: int = 1, metrics=("loss",)) -> float:
+    """The median time of an epoch of `fit`."""
+    model, optim, opt_state = begin(hidden)
+    x, y = (a.reshape(-1, a.shape[-1]) for a in data)
+    state = dict(model=model, optim=optim, opt_state=opt_state)
+    options = dict(epochs=repeats + 2, batch_size=group * BATCH, key=jr.key(1), progress=False)
+    history = jpc.fit(step, state, (x, y), metrics=metrics, **options).history
+    return statistics.median(record["seconds"] for record in history[2:])
 
 
 def methods(hidden: int, data) -> dict:
@@ -114,6 +166,15 @@ def measure(args: argparse.Namespace, hidden: int, data) -> None:
     times = interleaved(methods(hidden, data), args.repeats)
     # Batches that do not fill a group are left out.
     times[GROUPED] *= args.batches / (args.batches // GROUP * GROUP)
+    fits = {
+        "fit, backpropagation": fitted(by_backprop, hidden, data, args.repeats, metrics=()),
+        "fit, Equilibrium, 2 chords": fitted(
+            ft.partial(jpc.make_pc_step, inference=EXACT), hidden, data, args.repeats
+        ),
+        f"fit, {GROUPED}": fitted(by_groups, hidden, data, args.repeats, group=GROUP)
+        * (args.batches / (args.batches // GROUP * GROUP)),
+    }
+    times |= fits
     note = "pcx: not installed, pass --peer"
     if args.peer:
         answer = peer(args, hidden, data)
