@@ -1,12 +1,11 @@
 from typing import Unpack
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, PRNGKeyArray
 
+from ._checks import checked_jit, raise_if_not_finite
 from ._functional import call, solve
-from ._inference import raise_if_not_finite
 from ._init import Sizes, ffwd, init_activities_from_normal, init_activities_with_amort
 from ._metrics import compute_accuracy
 from ._options import FlowOptions, Options, Setup, Skips, data, setup
@@ -30,7 +29,7 @@ def test_discriminative_pc(
     return _score(options_, data("output", output), preds)
 
 
-@eqx.filter_jit
+@checked_jit
 def _score(setup: Setup, output: Array, preds: Array) -> tuple[Scalar, Scalar]:
     output = raise_if_not_finite({"output": output}, output)
     accuracy = compute_accuracy(output, preds)

@@ -12,8 +12,9 @@ import optax
 from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, PyTree
 
+from ._checks import checked_jit, raise_if_not_finite
 from ._energy import AbstractEnergy, AmortisedEnergy
-from ._inference import AbstractInference, GradientFlow, Record, raise_if_not_finite
+from ._inference import AbstractInference, GradientFlow, Record
 from ._learn import learn
 from ._options import (
     FlowOptions,
@@ -46,7 +47,7 @@ def call(
     return _jitted(fn, setup, params, activities, output, input, *args)
 
 
-@eqx.filter_jit
+@checked_jit
 def _jitted(fn, setup, params, activities, output, input, *args):
     named = {f"activities[{i}]": z for i, z in enumerate(activities or ())}
     named = {"output": output, "input": input, **named}
@@ -429,7 +430,7 @@ def _call_amortised(fn: Callable, model, equilib, amort, x, y) -> Any:
     return _jitted_amortised(fn, options, list(model), *chain)
 
 
-@eqx.filter_jit
+@checked_jit
 def _jitted_amortised(fn, setup, model, equilib, amort, x, y):
     depth = len(model)
     if len(amort) != depth + 1 or len(equilib) != (depth + 1 if y is None else depth):

@@ -2,13 +2,12 @@ import itertools
 from collections.abc import Sequence
 from typing import Literal, Unpack
 
-import equinox as eqx
 import jax
 import jax.random as jr
 import numpy as np
 from jaxtyping import Array, ArrayLike, PRNGKeyArray
 
-from ._inference import raise_if_not_finite
+from ._checks import checked_jit, raise_if_not_finite
 from ._layer import check_sizes, choice, feedforward, show, split_key
 from ._options import Options, Params, Setup, Skips, check_model, data, network, number, setup
 from ._types import Given, Layers, Number
@@ -40,7 +39,7 @@ def init_activities_with_ffwd(
     return ffwd(setup(params, options), params, data("input", input))
 
 
-@eqx.filter_jit
+@checked_jit
 def ffwd(setup: Setup, params: Params, input: Array) -> list[Array]:
     input = raise_if_not_finite({"input": input}, input)
     layers, _ = network(setup, params, input)
@@ -101,7 +100,7 @@ def init_activities_with_amort(
     return _amortise(setup((generator, None), {}), amortiser, generator, data("input", input))
 
 
-@eqx.filter_jit
+@checked_jit
 def _amortise(setup: Setup, amortiser: Layers, generator: Layers, data: Array) -> list[Array]:
     data = raise_if_not_finite({"the amortiser's input": data}, data)
     layers, _ = network(setup, (amortiser, None), data, name="amortiser")

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 
+import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,7 @@ from helpers import arrays, assert_close
 from rich.console import Console
 
 import jpc
-from jpc._fit import run
+from jpc._fit import loop as loop_module, run
 
 RNG = np.random.default_rng(0)
 X, LABELS = RNG.normal(size=(22, 3)), RNG.integers(0, 2, 22)
@@ -400,3 +401,34 @@ def test_run_time_errors_keep_their_words():
     spoilt = np.where(np.arange(22)[:, None] == 7, np.nan, X)
     with pytest.raises(eqx.EquinoxRuntimeError, match="input is not finite"):
         fit(data=(spoilt, Y), epochs=9)
+
+
+# --- on an accelerator ---
+
+
+@pytest.fixture
+def accelerated(monkeypatch):
+    """As on a device with a host to wait for."""
+    plain = fit(epochs=3)
+    monkeypatch.setattr(loop_module, "accelerated", lambda: True)
+    jax.clear_caches()
+    yield plain
+    jax.clear_caches()
+
+
+def test_groups_of_steps_and_late_checks_change_nothing(accelerated):
+    grouped = fit(epochs=3)
+    assert_same(grouped.state, accelerated.state)
+    assert_close(*([r["loss"] for r in f.history] for f in (grouped, accelerated)), rtol=1e-12)
+
+
+def test_late_checks_find_what_is_not_finite(accelerated):
+    spoilt = np.where(np.arange(22)[:, None] == 7, np.nan, X)
+    with pytest.raises(RuntimeError, match=r"state\['model'\]\[0\].* is not finite .*step 0 of"):
+        fit(data=(spoilt, Y), epochs=9)
+
+
+def test_late_checks_find_that_inference_failed(accelerated):
+    flow = jpc.GradientFlow(diffrax.Euler(), 20.0, 10.0, diffrax.ConstantStepSize())
+    with pytest.raises(RuntimeError, match="Or inference failed"):
+        fit(ft.partial(jpc.make_pc_step, inference=flow))

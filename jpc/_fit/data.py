@@ -13,7 +13,7 @@ from jaxtyping import PRNGKeyArray, PyTree
 
 from .._layer import show
 from .devices import Devices
-from .loop import Carry, Pair, Recipe, score, score_batch, shuffle, train, train_batch
+from .loop import Carry, Pair, Recipe, group_size, score, score_batch, shuffle, train, train_batch
 
 Classes = tuple[int | None, int | None]
 
@@ -62,7 +62,8 @@ class Arrays(AbstractData):
         return shuffle(key, len(self.pair[1]), self.devices)
 
     def advance(self, recipe, opened, key, bounds, carry):
-        start, stop = bounds[0], min(bounds[1], self.steps or 0)
+        start, group = bounds[0], group_size()
+        stop = min(start - (start - bounds[1]) // group * group, self.steps or 0)
         given = (recipe, self.pair, opened, key, np.asarray(start), np.asarray(stop))
         return train(given, carry), stop
 

@@ -7,8 +7,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import Array, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Int, PRNGKeyArray, PyTree
 
+from .._checks import all_finite, deferred
 from .devices import Devices
 
 Pair = tuple[Any, Any]
@@ -54,17 +55,35 @@ def shuffle(key: PRNGKeyArray, examples: int, devices: Devices) -> Int[Array, " 
 @eqx.filter_jit(donate="all-except-first")
 def train(given: tuple, carry: Carry) -> Carry:
     """Takes the steps `start` to `stop` of an epoch over arrays. The bounds are traced, so that
-    it compiles once for all lengths; a scan, whose length is fixed, was no faster.
+    it compiles once for all lengths; one turn of the loop is a group of steps.
     """
     recipe, data, order, key, start, stop = given
-    size = recipe.batch_size
+    size, group = recipe.batch_size, group_size()
 
-    def body(i, carry):
+    def step(carry, i):
         rows = jax.lax.dynamic_slice(order, (i * size,), (size,))
         batch = recipe.devices.constrain_batch(jax.tree.map(lambda x: x[rows], data))
-        return _step(recipe, carry, batch, jr.fold_in(key, i))
+        new = _step(recipe, carry, batch, jr.fold_in(key, i))
+        if group == 1:
+            return new, None
+        return jax.tree.map(lambda new, old: jnp.where(i < stop, new, old), new, carry), None
 
-    return jax.lax.fori_loop(start, stop, body, carry)
+    def turn(j, carry):
+        return jax.lax.scan(step, carry, start + j * group + jnp.arange(group))[0]
+
+    return jax.lax.fori_loop(0, -((start - stop) // group), turn, carry)
+
+
+def accelerated() -> bool:
+    """Whether the device has a host to wait for. It does so at every turn of a loop without a
+    fixed length, and at every check of its numbers.
+    """
+    return jax.default_backend() != "cpu"
+
+
+def group_size() -> int:
+    """How many steps are taken for one turn of a loop."""
+    return 16 if accelerated() else 1
 
 
 @eqx.filter_jit(donate="all-except-first")
@@ -75,7 +94,8 @@ def train_batch(given: tuple, carry: Carry) -> Carry:
 
 
 def _step(recipe: Recipe, carry: Carry, batch: Pair, key: PRNGKeyArray) -> Carry:
-    result = recipe(carry.state, batch, key)
+    with deferred(not accelerated()):
+        result = recipe(carry.state, batch, key)
     new = eqx.filter({name: result[name] for name in recipe.rest}, eqx.is_array)
     old, structure = jax.tree.flatten(carry.state)
     strong = map(lambda new, old: jnp.asarray(new, old.dtype), jax.tree.leaves(new), old)
@@ -83,6 +103,12 @@ def _step(recipe: Recipe, carry: Carry, batch: Pair, key: PRNGKeyArray) -> Carry
     state = recipe.devices.constrain(state, recipe.devices.rule)
     sums = jax.tree.map(jnp.add, carry.sums, measure(recipe.metrics, result))
     return Carry(state, recipe.devices.constrain(sums))
+
+
+@eqx.filter_jit
+def finite(state: PyTree) -> Bool[Array, " arrays"]:
+    """Whether each array of a state is. Steps are checked in this way, many at a time."""
+    return jnp.array([all_finite(x) for x in jax.tree.leaves(state)])
 
 
 @eqx.filter_jit

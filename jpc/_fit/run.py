@@ -10,8 +10,9 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import PRNGKeyArray, PyTree
 
+from .._checks import REMEDY
 from .data import AbstractData
-from .loop import Carry, Recipe, zeros
+from .loop import Carry, Recipe, finite, zeros
 from .progress import AbstractProgress, Record
 from .save import AbstractSaver
 from .snapshot import Snapshot
@@ -106,6 +107,7 @@ class Run:
         bounds = (now.step, asked)
         carry, reached = self.data.advance(self.recipe, opened, key, bounds, now.carry)
         taken = reached - now.step
+        check_finite(carry.state, now)
         self.pace.learn(taken, time.perf_counter() - began)
         new = dict(carry=carry, step=reached, total=now.total + taken)
         self.progress.advance(now.epoch, now.total + taken)
@@ -131,6 +133,19 @@ class Run:
         """Those of the order of an epoch, of its steps, and of the test after it."""
         put = self.recipe.devices.put
         return tuple(put(jr.fold_in(key, epoch)) for key in self.keys)
+
+
+def check_finite(state: PyTree, now: Snapshot) -> None:
+    """Refuses to go on with numbers that are none."""
+    good = np.asarray(finite(state))
+    if not good.all():
+        paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(state)]
+        name = jax.tree_util.keystr(paths[int(np.argmin(good))])
+        raise RuntimeError(
+            f"state{name} is not finite (NaN or infinity), since some step after step "
+            f"{now.total} of training. {REMEDY} Or inference failed; called by itself, the step "
+            "says which."
+        )
 
 
 def plain(tree: PyTree) -> Any:

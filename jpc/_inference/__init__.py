@@ -4,7 +4,6 @@ from .base import (
     Inferred as Inferred,
     Record as Record,
     Trajectory as Trajectory,
-    raise_if_not_finite as raise_if_not_finite,
 )
 from .descent import Descent as Descent
 from .equilibrium import Equilibrium as Equilibrium

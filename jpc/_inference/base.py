@@ -5,8 +5,9 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from .._checks import raise_if_failed, raise_if_not_finite
 from .._energy import AbstractEnergy
 from .._metrics import tree_norm
 from .._types import Clamps, Nodes, Terms
@@ -169,35 +170,8 @@ def conclude(
         slack = 0.1 * (1 + jnp.abs(before))
         result = RESULTS.where(after <= before + slack, result, RESULTS.diverged)
         failed = (result == RESULTS.diverged) | (result == RESULTS.max_steps_reached)
-        if throw:
-            nodes = _once(result.error_if(jnp.asarray(True), failed), nodes)
-        return nodes, result
+        return raise_if_failed(result, failed, nodes) if throw else nodes, result
 
     if throw:
         nodes = raise_if_not_finite({f"z_{i}": z for i, z in enumerate(nodes)}, nodes)
     return jax.vmap(one)(nodes, result, before, after)
-
-
-def raise_if_not_finite(named: dict[str, PyTree], token: PyTree) -> PyTree:
-    """Returns `token`, or raises a run-time error that names the first tree with a NaN or an
-    infinity in it.
-    """
-    bad = jnp.array([~_all_finite(tree) for tree in named.values()])
-    messages = [f"{name} is not finite (NaN or infinity). {_REMEDY}" for name in named]
-    index, passed = jnp.argmax(bad), jnp.asarray(True)
-    return _once(eqx.branched_error_if(passed, jnp.any(bad), index, messages), token)
-
-
-def _once(passed: Bool[Array, ""], tree: PyTree) -> PyTree:
-    """A tree that is not there before a check has passed. Through the check itself goes one bit
-    only: it runs on one device, and on several its arrays would all have to go there and back.
-    """
-    return jax.tree.map(lambda x: jnp.where(passed, x, 0) if eqx.is_inexact_array(x) else x, tree)
-
-
-def _all_finite(tree: PyTree) -> Bool[Array, ""]:
-    arrays = jax.tree.leaves(eqx.filter(tree, eqx.is_inexact_array))
-    return jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in arrays]))
-
-
-_REMEDY = "Check the data, or use smaller weights, a smaller step size, a smaller learning rate."
