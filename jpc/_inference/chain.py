@@ -31,12 +31,13 @@ from jaxtyping import Array, PyTree
 from .._energy import AbstractEnergy, EPCEnergy, LocalEnergy, as_chain
 from .._layer import apply, join, split
 from .._types import Clamps, Layers, Nodes, Scalar
+from .kinks import settle
 
 
 class Found(NamedTuple):
     r"""Of one example: the coordinates `v`, how far they are off relatively, and what follows
     at the states $z_0 \dots z_{L-1}$ where they were linearised: $\lambda$ and
-    $\delta = J^T \lambda$.
+    $\delta = J^T \lambda$. `kinks` says whether units are held at kinks.
     """
 
     v: Nodes
@@ -45,6 +46,7 @@ class Found(NamedTuple):
     lam: Array
     gap: Array
     steps: Array
+    kinks: Array
 
 
 class _Linear(NamedTuple):
@@ -138,15 +140,21 @@ class ErrorChain(eqx.Module):
         return unfold
 
     def coordinates(self, nodes: Nodes, clamps: Clamps) -> Nodes:
-        if self.local is None:
-            return self.pack(nodes[:-1])
-        chain = eqx.combine(nodes, clamps)
-        before, after = self.pack([None, *chain[:-2]]), self.pack(chain[:-1])
-        zipped = zip(self.blocks, before[1:], after[1:], self.runs, strict=True)
-        errors = [
-            z - (apply if n == 1 else _apply_each)(block, last) for block, last, z, n in zipped
-        ]
-        return [nodes[0], *errors]
+        packed = self.pack(eqx.combine(nodes, clamps)[:-1])
+        return [nodes[0], *(packed[1:] if self.local is None else self.errors(packed))]
+
+    def errors(self, states: Nodes) -> Nodes:
+        r"""Of the states $z_0 \dots z_{L-1}$."""
+        last, errors = states[0], []
+        for block, z, length in zip(self.blocks, states[1:], self.runs, strict=True):
+            if length == 1:
+                errors.append(z - apply(block, last))
+                last = z
+            else:
+                before = jnp.concatenate([last[None], z[:-1]])
+                errors.append(z - _apply_each(block, before))
+                last = z[-1]
+        return errors
 
     def feedforward(self, nodes: Nodes) -> Nodes:
         """No errors, from the same $z_0$."""
@@ -158,8 +166,28 @@ class ErrorChain(eqx.Module):
 
     def energy(self, v: Nodes, clamps: Clamps) -> Scalar:
         prediction, _ = self.predict(clamps)(v)
-        own = ravel(jax.tree.map(jnp.multiply, v, self.weights))
-        return 0.5 * jnp.vdot(ravel(v), own) + self.loss(clamps[-1], prediction)
+        return 0.5 * jnp.vdot(ravel(v), self.own(v)) + self.loss(clamps[-1], prediction)
+
+    def own(self, v: Nodes) -> Array:
+        """$P v$, in one vector."""
+        return ravel(jax.tree.map(jnp.multiply, v, self.weights))
+
+    def settle(self, v: Nodes, clamps: Clamps, rtol: Array, max_steps: int):
+        """Newton's method in the states, where there are kinks: the new `v`, how far off it is,
+        the energy there, and the number of steps.
+        """
+        whole = lambda free: [free[0] if clamps[0] is None else clamps[0], *free[1:]]
+        coordinates = lambda free: [free[0], *self.errors(whole(free))]
+
+        def potential(free: Nodes) -> Scalar:
+            z = free[-1] if self.runs[-1:] == (1,) else free[-1][-1]
+            v, prediction = coordinates(free), apply(self.last, z)
+            return 0.5 * jnp.vdot(ravel(v), self.own(v)) + self.loss(clamps[-1], prediction)
+
+        size = jnp.linalg.norm(self.own(v))
+        free = [v[0], *self.predict(clamps)(v)[1][1:]]
+        free, gap, steps = settle(potential, free, rtol=rtol * size, max_steps=max_steps)
+        return coordinates(free), gap / size, potential(free), steps
 
     def output_error(self, clamps: Clamps, prediction: Array) -> Array:
         """$g$, and $-g$ is the gradient of the loss."""
@@ -185,15 +213,25 @@ class ErrorChain(eqx.Module):
 
     def _gap(self, v: Nodes, forces: Nodes, rounding: PyTree) -> Array:
         """How far off `v` is: the norm of the gradient $P v - J^T g$ there, relatively."""
-        own = jax.tree.map(jnp.multiply, v, self.weights)
-        return _distance(ravel(own), ravel(forces), ravel(rounding))
+        return _distance(self.own(v), ravel(forces), ravel(rounding))
 
     def linearise(self, v: Nodes, clamps: Clamps, lam: Array | None = None) -> Found:
         r"""What there is to learn at `v`, with a given $\lambda$ or the output error there."""
         prediction, pull, states = jax.vjp(self.predict(clamps), v, has_aux=True)
         lam = self.output_error(clamps, prediction) if lam is None else lam
         never = jnp.asarray(jnp.inf, lam.dtype)
-        return Found(v, states, pull(lam)[0], lam, never, jnp.asarray(0))
+        return Found(v, states, pull(lam)[0], lam, never, jnp.asarray(0), jnp.asarray(False))
+
+    def lesson_at(self, v: Nodes, clamps: Clamps, lam: Array | None, kinks: Array) -> Found:
+        r"""As `linearise`; but where there are kinks, no gradient but only the errors themselves,
+        $\delta = P v$, tell what to learn.
+        """
+        at = self.linearise(v, clamps)
+        given = at if lam is None else self.linearise(v, clamps, lam)
+        own = jax.tree.map(jnp.multiply, v, self.weights)
+        pick = lambda one, other: jnp.where(kinks, one, other)
+        delta, lam = jax.tree.map(pick, (own, at.lam), (given.delta, given.lam))
+        return at._replace(delta=delta, lam=lam, kinks=kinks)
 
     def solve(self, v: Nodes, clamps: Clamps) -> Array:
         r"""$\lambda$ where $v$ is at equilibrium. The output error there is the same, but it is a
@@ -247,8 +285,9 @@ class ErrorChain(eqx.Module):
             "y0": jax.tree.map(jnp.subtract, step, v),
         }
         operator = lx.FunctionLinearOperator(product, structure, tag)
-        solver = lx.CG(rtol=1e-6, atol=0.0, max_steps=10)
         rhs = jax.tree.map(jnp.negative, gradient(v))
+        atol = 1e-6 * jnp.linalg.norm(ravel(rhs))
+        solver = lx.CG(rtol=1e-6, atol=atol, max_steps=10, stabilise_every=None)  # pyright: ignore
         move = lx.linear_solve(operator, rhs, solver, options=options, throw=False).value
         return jax.tree.map(jnp.add, v, move)
 

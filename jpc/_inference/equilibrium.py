@@ -1,11 +1,12 @@
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
+from .._metrics import tree_norm
 from .._types import Clamps, Nodes, Number
 from .base import RESULTS, AbstractInference, Inferred, conclude, examples, gradient_norm
 from .chain import ErrorChain, Found, ravel
@@ -80,7 +81,11 @@ class Equilibrium(AbstractInference):
         result = jax.vmap(_result)(okay & (found.gap <= self.rtol))
         ended, result = conclude(ended, result, before, after, throw=self.throw)
         stats = {"steps": found.steps, "evaluations": found.steps + 1}
-        stats["gradient_norm"] = gradient_norm(energy, params, ended, clamps)
+        # At a kink it is the gradient of the units that are not held there.
+        free = jax.vmap(lambda v, gap: gap * jnp.linalg.norm(chain.own(v)))(found.v, found.gap)
+        relative = free / jax.vmap(tree_norm)(ended)
+        norms = gradient_norm(energy, params, ended, clamps)
+        stats["gradient_norm"] = jnp.where(okay & found.kinks, relative, norms)
         lesson = None if chain.local is None else (chain.local, jax.vmap(chain.lesson)(found))
         return Inferred(ended, result, stats, lesson=lesson)
 
@@ -109,6 +114,7 @@ class Equilibrium(AbstractInference):
 
     def _chord(self, chain: ErrorChain, v: Nodes, clamps: Clamps, inverse: Array) -> Found:
         lam, changes = jnp.zeros_like(clamps[-1]), []
+        settled = (jnp.asarray(self.chords), jnp.asarray(False))
         found: Any = None
         for _ in range(self.chords):
             prediction, pull, states = jax.vjp(chain.predict(clamps), v, has_aux=True)
@@ -117,21 +123,27 @@ class Equilibrium(AbstractInference):
             (delta,) = pull(lam)
             last, v = v, jax.tree.map(jnp.divide, delta, chain.weights)
             changes.append(_relative(last, v))
-            found = Found(v, states, delta, lam, _remaining(changes), jnp.asarray(self.chords))
+            found = Found(v, states, delta, lam, _remaining(changes), *settled)
         # The iterations may crawl, where this example's matrix is nothing like that of the
         # others, or end at a kink.
         confirmed = chain.gap(v, clamps, lam) <= jnp.sqrt(self.rtol)
         return found._replace(gap=jnp.where(confirmed, found.gap, jnp.inf))
 
     def _damp_if_needed(self, chain, compact, found, nodes, clamps, okay, done) -> Found:
-        """Damped steps from what was found, if that is okay, or else from the start."""
+        """Damped steps from what was found, if that is okay, or else from the start; and if they
+        do not get there, it may be because of kinks.
+        """
         found_v = compact.pack(chain.unpack(found.v))
         start = _where(okay, found_v, compact.coordinates(nodes, clamps))
-        v, lam, gap, steps = self._damp(compact, start, clamps, done)
-        new = (chain.pack(compact.unpack(v)), gap, steps)
+        v, energy, lam, gap, steps = self._damp(compact, start, clamps, done)
+        rtol = jnp.where(done | (gap <= self.rtol), jnp.inf, self.rtol)
+        *settled, lower, more = compact.settle(v, clamps, rtol, self.max_steps)
+        better = jnp.isfinite(rtol) & (lower <= energy)
+        v, gap = _where(better, tuple(settled), (v, gap))
+        new = (chain.pack(compact.unpack(v)), gap, steps + jnp.where(better, more, 0))
         v, gap, steps = _where(done, (found.v, found.gap, found.steps), new)
         lam = None if lam is None else _where(done, found.lam, lam)
-        return chain.linearise(v, clamps, lam)._replace(gap=gap, steps=steps)
+        return chain.lesson_at(v, clamps, lam, better)._replace(gap=gap, steps=steps)
 
     def _damp(self, chain: ErrorChain, v: Nodes, clamps: Clamps, done: Array):
         """Levenberg-Marquardt: the damping falls with each step that lowers the energy, and
@@ -142,7 +154,7 @@ class Equilibrium(AbstractInference):
         floor = 0.0 if chain.definite else jnp.sqrt(eps)
 
         def body(state):
-            v, energy, damping, _, steps = state
+            v, energy, damping, _, steps, progress = state
             tries, gap = step(v, clamps, damping)
             new, lower = _lowest([(v, chain.energy(v, clamps)) for v in tries])
             okay = lower <= energy + 4 * eps * jnp.abs(energy)
@@ -150,19 +162,35 @@ class Equilibrium(AbstractInference):
             damping = jnp.where(okay, easier, jnp.maximum(8 * damping, 0.1))
             converged = gap <= self.rtol
             v, energy = _where(okay & ~converged, (new, lower), (v, energy))
-            return v, energy, damping, gap, steps + 1
+            return v, energy, damping, gap, steps + 1, progress.update(energy, gap)
 
         def unfinished(state):
-            *_, gap, steps = state
-            return ~done & (gap > self.rtol) & (steps < self.max_steps)
+            *_, gap, steps, progress = state
+            hopeful = (steps < self.max_steps) & (progress.stalled < 8)
+            return ~done & (gap > self.rtol) & hopeful
 
         damping = jnp.asarray(0.0 if chain.definite else 1e-2, clamps[-1].dtype)
         gap = jnp.asarray(jnp.inf, clamps[-1].dtype)
-        state = (v, chain.energy(v, clamps), damping, gap, jnp.asarray(0))
-        v, _, _, gap, steps = jax.lax.while_loop(unfinished, body, state)
+        energy = chain.energy(v, clamps)
+        state = (v, energy, damping, gap, jnp.asarray(0), _Progress(energy, gap, jnp.asarray(0)))
+        v, energy, _, gap, steps, _ = jax.lax.while_loop(unfinished, body, state)
         solvable = chain.definite and chain.outputs <= self.dense
         lam = chain.solve(v, clamps) if solvable else None
-        return v, lam, gap, steps + self.chords
+        return v, energy, lam, gap, steps + self.chords
+
+
+class _Progress(NamedTuple):
+    """For how many steps neither the energy nor the gap has come down by much."""
+
+    energy: Array
+    gap: Array
+    stalled: Array
+
+    def update(self, energy: Array, gap: Array) -> "_Progress":
+        lower = energy < self.energy - 1e-3 * jnp.abs(self.energy)
+        better = lower | (gap < 0.5 * self.gap)
+        new = _Progress(energy, gap, jnp.asarray(0))
+        return _where(better, new, self._replace(stalled=self.stalled + 1))
 
 
 def _lowest(tries: list[tuple[Nodes, Array]]) -> tuple[Nodes, Array]:

@@ -1,0 +1,104 @@
+r"""Newton's method where an energy has kinks, such as those of rectifiers at zero.
+
+At an equilibrium of a rectifier network many units are at their kinks: to the left of zero a unit
+would like to be larger, to the right smaller, and the gradient jumps over zero. Such a unit is
+held where it is, and the others take Newton's step. A step that carries a unit over its kink ends
+there, if the energy rises to both sides; a unit that is held is let go when it does not.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import lineax as lx
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Bool, PyTree
+
+from .._types import Number, Scalar
+
+_TINY = 1e-12  # On one side of a kink, and nowhere else.
+
+
+def settle(
+    potential: Callable[[PyTree], Scalar], start: PyTree, *, rtol: Array, max_steps: int
+) -> tuple[PyTree, Array, Array]:
+    """Descends to where every unit has either no gradient or a kink.
+
+    **Returns:**
+
+    The units, the norm of the gradient of those that are not held, and the number of steps. It
+    stops when that norm is smaller than `rtol`, and where the energy cannot be lowered.
+    """
+    z, unravel = ravel_pytree(start)
+    energy = lambda z: potential(unravel(z))
+
+    def body(state):
+        z, pins, _, steps, _ = state
+        gradient = jnp.where(pins, 0, jax.grad(energy)(z))
+        new, held, okay = _search(energy, z, pins, _newton(energy, z, pins, gradient))
+        gap = jnp.linalg.norm(gradient)
+        go_on = okay & (gap > rtol)
+        z, pins = jnp.where(go_on, new, z), jnp.where(go_on, held, pins)
+        return z, pins, gap, steps + 1, go_on
+
+    def unfinished(state):
+        *_, steps, go_on = state
+        return go_on & (steps < max_steps)
+
+    state = (z, jnp.zeros(z.shape, bool), jnp.asarray(jnp.inf, z.dtype), jnp.asarray(0))
+    z, _, gap, steps, _ = jax.lax.while_loop(unfinished, body, (*state, jnp.asarray(True)))
+    return unravel(z), gap, steps
+
+
+def _at_kinks(energy: Callable[[Array], Scalar], z: Array, units: Bool[Array, " units"]):
+    """Which of some units at zero are at a kink with the energy rising to both sides, and which
+    are to go left.
+    """
+    beside = jnp.stack([z - _TINY * units, z + _TINY * units])
+    left, right = jax.vmap(jax.grad(energy))(beside)
+    return units & (left < 0) & (right > 0), left >= 0
+
+
+def _newton(energy, z: Array, pins: Array, gradient: Array) -> Array:
+    product = lambda t: jnp.where(
+        pins, t, jax.jvp(jax.grad(energy), (z,), (jnp.where(pins, 0, t),))[1]
+    )
+    structure = jax.ShapeDtypeStruct(z.shape, z.dtype)
+    operator = lx.FunctionLinearOperator(product, structure, lx.positive_semidefinite_tag)
+    tolerance = float(jnp.finfo(z.dtype).eps) ** 0.75
+    # Lineax compares entry by entry: with no `atol` an entry that is zero ends it all.
+    atol = tolerance * jnp.linalg.norm(gradient)
+    solver = lx.CG(rtol=tolerance, atol=atol, max_steps=min(2 * z.size, 300), stabilise_every=None)  # pyright: ignore
+    move = lx.linear_solve(operator, -gradient, solver, throw=False).value
+    downhill = jnp.all(jnp.isfinite(move)) & (jnp.vdot(move, gradient) < 0)
+    return jnp.where(downhill, move, -gradient)
+
+
+def _search(energy, z: Array, pins: Array, move: Array) -> tuple[Array, Array, Array]:
+    """A step along a direction that does not raise the energy, if there is one: where it ends,
+    which units are held there, and whether it was found.
+    """
+    before = energy(z)
+    before = before + 4 * jnp.finfo(before.dtype).eps * jnp.abs(before)
+
+    def attempt(length: Number):
+        there = z + length * move
+        reached = pins | (there * z <= 0)
+        held, to_left = _at_kinks(energy, jnp.where(reached, 0, there), reached)
+        beside = jnp.where(to_left, -_TINY, _TINY)
+        stopped = jnp.where(held, 0, jnp.where(pins, beside, there))
+        okay = energy(stopped) <= before
+        return jnp.where(okay, stopped, there), okay & held
+
+    def body(state):
+        length, *_ = state
+        new, held = attempt(length)
+        return length / 4, new, held, energy(new) <= before
+
+    def unfinished(state):
+        length, *_, okay = state
+        return ~okay & (length > 1e-6)
+
+    state = (jnp.asarray(1.0, z.dtype), z, pins, jnp.asarray(False))
+    _, new, held, okay = jax.lax.while_loop(unfinished, body, state)
+    return new, held, okay
