@@ -2,10 +2,10 @@
 
     JPC_DATA_DIR=... python benchmarks/equilibrium.py [--hidden 3 5 10 30] [--out docs/results]
 
-Networks of tanh layers of 300 units, 784 inputs, 10 outputs, a batch of 64 images of MNIST:
-at initialisation, trained at equilibrium (Equilibrium, 3 chords), and trained the usual way (20
-steps of gradient descent of 0.1). Times are those of inference and the learning gradient in one
-loop over batches, relative to gradients of backpropagation, interleaved, medians, float32.
+Networks of layers of 300 units (tanh, or `--act`), 784 inputs, 10 outputs, a batch of 64 images
+of MNIST: at initialisation, trained at equilibrium (Equilibrium, 3 chords), and trained the usual
+way (20 steps of gradient descent of 0.1). Times are those of inference and the learning gradient
+in one loop over batches, relative to gradients of backpropagation, interleaved, medians, float32.
 Excess is (F - F*) / (F_0 - F*); the error is that of the learning gradient, all layers together
 (worst layer in brackets). The reference is Equilibrium to 1e-10 in float64, on the same weights.
 Last comes how much longer each family takes than Equilibrium to an excess of 1e-3.
@@ -125,8 +125,8 @@ def reference(layers, x, y) -> tuple:
         return gradient, float(energy), float(jpc.PCEnergy()(layers, *start(layers, x, y)))
 
 
-def trained(hidden: int, steps: int) -> dict[str, list]:
-    layers, data = network(hidden), batches(BATCH, steps)
+def trained(hidden: int, steps: int, act: str) -> dict[str, list]:
+    layers, data = network(hidden, act=act), batches(BATCH, steps)
     equilibrium = predictive_coding(jpc.Equilibrium(chords=3, max_steps=0, throw=False))
     usual = predictive_coding(jpc.Descent(optax.sgd(0.1), 20, throw=False))
     return {
@@ -154,14 +154,14 @@ def timed(call, *args) -> tuple[float, Any]:
     return time.perf_counter() - begin, answer
 
 
-def compiled(only: str) -> dict[tuple[str, str], Callable]:
+def compiled(only: list[str]) -> dict[tuple[str, str], Callable]:
     calls = {("backpropagation", ""): over_batches(backprop)}
     special = {
         "SGD 0.1 in the errors": in_errors,
         "Equilibrium, S of another batch": with_another_matrix,
     }
     for family, members in methods().items():
-        if not family.startswith(only):
+        if not family.startswith(tuple(only)):
             continue
         how = special.get(family, in_states)
         for name, method in members.items():
@@ -215,7 +215,7 @@ def plot(rows: list[dict], path: Path) -> None:
                 points = [r["ratio"] for r in mine], [r["error"] for r in mine]
                 axis.loglog(*points, "o-", label=family, color=plt.get_cmap("tab20")(k))
             axis.axhline(0.01, color="grey", lw=0.5, ls=":")
-            axis.set_title(f"{hidden} hidden layers, {kind}", fontsize=9)
+            axis.set_title(f"H = {hidden}, {kind}", fontsize=9)
     for axis in axes[-1]:
         axis.set_xlabel("time / backpropagation")
     for axis in axes[:, 0]:
@@ -232,7 +232,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--batches", type=int, default=100, help="at most, in one loop")
     parser.add_argument("--out", type=Path, default=Path("out"))
-    parser.add_argument("--only", default="", help="methods whose name begins so")
+    parser.add_argument("--only", nargs="+", default=[""], help="methods whose name begins so")
+    parser.add_argument("--act", default="tanh", help="the activation function")
     parser.add_argument("--plot", action="store_true", help="only draw what was measured before")
     args = parser.parse_args()
     if args.plot:
@@ -247,7 +248,7 @@ def main() -> None:
     x, y = batches(BATCH, args.batches)
     rows, calls = [], compiled(args.only)
     for hidden in args.hidden:
-        for kind, layers in trained(hidden, args.steps).items():
+        for kind, layers in trained(hidden, args.steps, args.act).items():
             print(f"\n{hidden} hidden layers, {kind}")
             for row in measure(calls, layers, x, y, args.repeats):
                 rows.append(dict(hidden=hidden, network=kind, **row))
