@@ -18,6 +18,7 @@ import pytest
 from helpers import Chain, Problem, assert_close, infer, make_problem, scalings, weights
 
 import jpc
+from jpc._inference.chain import ErrorChain
 
 SIZES = (2, 4, 4, 5)
 ONE_CHORD = jpc.Equilibrium(chords=1, max_steps=0)
@@ -253,6 +254,27 @@ def deep(depth, param_type, width=4, batch=4):
     x, y = jnp.asarray(rng.normal(size=(batch, 3))), jnp.asarray(np.eye(2)[np.arange(batch) % 2])
     problem = Problem(model, x, y, [])
     return problem, layers, Chain(matrices, "tanh", scales=scales, skips=skips)
+
+
+@pytest.mark.parametrize("param_type", ["sp", "mupc"])
+def test_equal_layers_may_be_one_loop(param_type):
+    """Stacked layers have the same energy, coordinates and matrix, and come apart again."""
+    problem, layers, chain = deep(7, param_type)
+    nodes, clamps = pose(problem, chain)[1:]
+    rng = np.random.default_rng(1)
+    nodes = jax.tree.map(lambda z: z + jnp.asarray(rng.normal(size=z.shape)), nodes)
+    energy = pc(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0)
+    plain, loops = (
+        ErrorChain.of(energy, layers, nodes, clamps, loops=loops) for loops in (False, True)
+    )
+    assert plain.runs == (1,) * 6 and loops.runs == (1, 5)
+    nodes, clamps = jax.tree.map(lambda z: z[0], (nodes, clamps))
+    v, packed = plain.coordinates(nodes, clamps), loops.coordinates(nodes, clamps)
+    assert_close(loops.unpack(packed)[1:], v[1:], rtol=1e-12)
+    assert_close(loops.energy(packed, clamps), plain.energy(v, clamps), rtol=1e-12)
+    assert_close(loops.energy(packed, clamps), energy.example(layers, nodes, clamps), rtol=1e-12)
+    assert_close(loops.matrix(packed, clamps), plain.matrix(v, clamps), rtol=1e-10)
+    assert_close(loops.nodes(packed, clamps)[1:-1], nodes[1:-1], rtol=1e-12)
 
 
 @pytest.mark.parametrize("param_type", ["sp", "mupc"])
