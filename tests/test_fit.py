@@ -400,3 +400,12 @@ def test_run_time_errors_keep_their_words():
     spoilt = np.where(np.arange(22)[:, None] == 7, np.nan, X)
     with pytest.raises(eqx.EquinoxRuntimeError, match="input is not finite"):
         fit(data=(spoilt, Y), epochs=9)
+
+
+def test_inspect_sees_the_state_after_each_epoch():
+    """Against the loop, stopped there."""
+    norm = lambda model, **rest: dict(norms=jpc.compute_param_norms((model, None))[0])
+    history = fit(inspect=norm, epochs=3).history
+    for epochs, record in enumerate(history, start=1):
+        state, _ = loop(STEP, STATE, epochs)
+        np.testing.assert_allclose(record["norms"], norm(**state)["norms"], rtol=1e-10)
