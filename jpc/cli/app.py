@@ -65,7 +65,7 @@ def _in_a_line(error: Exception) -> str:
 @with_options
 def train(
     file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="A TOML file of options.")
+        Path | None, typer.Argument(metavar="FILE", help="A TOML file of options.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="A new folder [runs/DATASET-N].", show_default=False)

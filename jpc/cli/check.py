@@ -75,14 +75,23 @@ def _resolve(config: Config) -> Config:
     """Fills in the defaults that depend on other options, and refuses what does not fit."""
     network = _fill("network", config.network, config.network.kind, _network_options(config))
     inference = _fill("inference", config.inference, config.inference.method, _methods(config))
-    images = config.data.task != "discriminative"
-    loss = config.energy.loss or ("mse" if images else "ce")
-    energy = dataclasses.replace(config.energy, loss=loss)
+    energy = dataclasses.replace(config.energy, **_energy(config))
     config = dataclasses.replace(config, network=network, inference=inference, energy=energy)
     for wrong, message in _misfits(config):
         if wrong:
             raise ConfigError(message)
     return config
+
+
+def _energy(config: Config) -> dict[str, Any]:
+    """At equilibrium a small precision of the output keeps learning close to the loss, and the
+    chords converge.
+    """
+    labels, exact = config.data.task == "discriminative", config.inference.method == "equilibrium"
+    loss, precision = config.energy.loss, config.energy.output_precision
+    default = 0.1 if labels and exact else 1.0
+    loss = ("ce" if labels else "mse") if loss is None else loss
+    return dict(loss=loss, output_precision=default if precision is None else precision)
 
 
 def _network_options(config: Config) -> dict[str, dict[str, Any]]:

@@ -13,18 +13,24 @@ class Comparison(NamedTuple):
     records: Mapping[str, Sequence[Record]]
 
     def table(self) -> str:
-        """In columns, as wide as they need to be."""
+        """The runs one below the other or side by side, whichever is narrower."""
         names = list(self.rows[0])
-        cells = [names, *([_cell(row[name]) for name in names] for row in self.rows)]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        lines = (zip(row, widths, strict=True) for row in cells)
-        return "\n".join("  ".join(f"{c:{w}}" for c, w in line).rstrip() for line in lines)
+        below = [names, *([_cell(row[name]) for name in names] for row in self.rows)]
+        beside = list(map(list, zip(*below, strict=True)))
+        return min(_columns(below), _columns(beside), key=lambda text: text.index("\n"))
 
     def plot(self) -> bytes:
         from .plot import plot_runs  # noqa: PLC0415
 
         accurate = all("test_acc" in records[-1] for records in self.records.values())
         return plot_runs(self.records, "test_acc" if accurate else "test_loss")
+
+
+def _columns(cells: list[list[str]]) -> str:
+    """Rows of cells in columns as wide as they need to be."""
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = (zip(row, widths, strict=True) for row in cells)
+    return "\n".join("  ".join(f"{cell:{width}}" for cell, width in line) for line in lines)
 
 
 def compare_runs(folders: Sequence[RunFolder]) -> Comparison:

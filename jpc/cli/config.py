@@ -45,7 +45,7 @@ ACTIVATIONS = ("tanh", "linear", "hard_tanh", "relu", "leaky_relu", "gelu", "sel
 OPTIMISERS = ("adam", "nadam", "rmsprop", "sgd", "momentum")
 # Which options a network or a method of inference has, and their defaults.
 NETWORK_OPTIONS: dict[str, dict[str, Any]] = {
-    "mlp": dict(depth=3, width=128, activation="tanh", param_type="sp", skips=False),
+    "mlp": dict(depth=3, width=256, activation="tanh", param_type="sp", skips=False),
     **{kind: dict(activation="gelu", channels=32, pool="average") for kind in NETWORKS[1:]},
 }
 _ADAPTIVE = dict(max_t1=20.0, rtol=1e-3)
@@ -69,7 +69,7 @@ class Data:
 class Network:
     kind: str = option("mlp", "the network", choices=NETWORKS, flag="network")
     depth: int | None = option(None, "layers of an mlp", least=2, shown="3")
-    width: int | None = option(None, "units of its hidden layers", least=1, shown="128")
+    width: int | None = option(None, "units of its hidden layers", least=1, shown="256")
     activation: str | None = option(None, "", choices=ACTIVATIONS, shown="tanh")
     param_type: str | None = option(
         None, "scaling of the layers", choices=("sp", "ntp", "mupc"), shown="sp"
@@ -86,7 +86,9 @@ class Network:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Energy:
     loss: str | None = option(None, "at the output", choices=("ce", "mse"), shown="mse for images")
-    output_precision: float = option(1.0, "weight of the output's energy", above=0.0)
+    output_precision: float | None = option(
+        None, "weight of the output's energy", above=0.0, shown="0.1 at equilibrium; 1"
+    )
     weight_decay: float = option(0.0, "coefficient of the weights' squared norm", least=0.0)
     spectral_penalty: float = option(0.0, "coefficient of |I - W'W|^2", least=0.0)
     activity_decay: float = option(0.0, "of the activities' (not equilibrium)", least=0.0)

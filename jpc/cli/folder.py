@@ -30,8 +30,13 @@ class RunFolder:
         self.config, self.metrics, self.report, *_ = (path / name for name in _FILES)
         self.checkpoints = path / "checkpoints"
 
-    def write_config(self, config: Config) -> None:
+    def begin(self, config: Config) -> None:
+        """Makes room for a new run."""
         self.path.mkdir(parents=True, exist_ok=True)
+        self._clear()
+        self.write_config(config)
+
+    def write_config(self, config: Config) -> None:
         write_whole(self.config, write_tables(as_tables(config)))
 
     def read_config(self) -> Config:
@@ -59,7 +64,7 @@ class RunFolder:
         lines = self.metrics.read_bytes().splitlines(keepends=True)
         return [record for _, record in map(_parse, lines) if record]
 
-    def clear(self) -> None:
+    def _clear(self) -> None:
         """Removes a run, and nothing that is not of a run."""
         for name in _FILES:
             (self.path / name).unlink(missing_ok=True)
@@ -90,7 +95,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 def choose_folder(out: Path | None, dataset: str, *, overwrite: bool) -> RunFolder:
     """A folder for a new run: `runs/<dataset>-<n>` unless one is given. One that has something
-    in it is refused, unless that is a run which is to be overwritten.
+    in it is refused, unless that is a run which may be overwritten.
     """
     if out is None:
         return RunFolder(_next_free(dataset))
@@ -106,7 +111,6 @@ def choose_folder(out: Path | None, dataset: str, *, overwrite: bool) -> RunFold
             f"--out {out} has a run in it. Go on with that one: jpc train --resume {out}; "
             "delete it and start anew: --overwrite; or name another folder."
         )
-    folder.clear()
     return folder
 
 

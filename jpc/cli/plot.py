@@ -69,7 +69,8 @@ def _plot_layers(axes: Axes, xs: Sequence[float], rows: Sequence[Sequence[float]
     columns = np.asarray(rows, float).T
     for i, column in enumerate(columns):
         axes.plot(xs, column, linewidth=2, color=_rgb(i, len(columns)), label=f"layer {i + 1}")
-    axes.set(yscale="log")
+    largest = np.nanmax(columns)
+    axes.set(yscale="log", ylim=(max(np.nanmin(columns) / 2, 1e-8 * largest), 2 * largest))
 
 
 def _rgb(i: int, number: int) -> Any:

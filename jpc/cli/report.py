@@ -15,7 +15,7 @@ from .setting import Picture
 from .svg import Line, chart
 from .toml import as_tables
 
-Status = Literal["running", "interrupted", "finished"]
+Status = Literal["running", "interrupted", "failed", "finished"]
 _REFRESH = '<meta http-equiv="refresh" content="10" />'
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1d2330; --soft: #5c6575; --page: #f5f6f8;
@@ -29,7 +29,7 @@ h1 { font-size: 1.5rem; line-height: 1.25; margin: .2rem 0; }
 h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
 p { margin: .3rem 0; color: var(--soft); max-width: 70ch; }
 .cards { display: grid; gap: .8rem; grid-template-columns: repeat(auto-fit, minmax(min(100%,
-  340px), 1fr)); }
+  420px), 1fr)); }
 figure, .card { margin: 0; padding: .8rem; background: var(--card); border: 1px solid
   var(--edge); border-radius: 10px; min-width: 0; }
 figcaption { font-weight: 600; margin-bottom: .3rem; }
@@ -175,7 +175,7 @@ def _certificate(config: Config, records: Sequence[Record]) -> str:
     diagnosis = records[-1]["diagnosis"]
     found = diagnosis["certificate"]
     numbers = {
-        "examples within tolerance": f"{100 * diagnosis['converged']:.0f} %",
+        "examples that met the tolerance": f"{100 * diagnosis['converged']:.0f} %",
         "activity gradient, relative": f"{diagnosis['activity_gradient']:.2g}",
     }
     if found:

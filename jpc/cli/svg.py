@@ -8,6 +8,7 @@ from typing import NamedTuple
 WIDTH, HEIGHT = 440, 270
 LEFT, RIGHT, TOP, BOTTOM = 54, 12, 10, 40
 _MOST_NAMES = 8
+_DECADES = 1e-8
 
 
 class Line(NamedTuple):
@@ -36,9 +37,10 @@ class Axis(NamedTuple):
 
 def chart(title: str, lines: Sequence[Line], x_label: str, y_label: str, *, log=False) -> str:
     """A figure of HTML with a chart and the names of its lines. On a logarithmic axis what is
-    not positive is left out.
+    not positive, or tiny beside the largest value, is left out.
     """
-    lines = [_visible(line, log) for line in lines]
+    floor = _DECADES * max((y for line in lines for y in line.ys if y is not None), default=0.0)
+    lines = [_visible(line, max(floor, 0.0) if log else -math.inf) for line in lines]
     points = [point for line in lines for point in zip(line.xs, line.ys, strict=True)]
     if not points:
         return ""
@@ -53,9 +55,9 @@ def chart(title: str, lines: Sequence[Line], x_label: str, y_label: str, *, log=
     )
 
 
-def _visible(line: Line, log: bool) -> Line:
-    pairs = [(x, y) for x, y in zip(line.xs, line.ys, strict=True) if y is not None]
-    pairs = [(x, y) for x, y in pairs if y > 0 or not log]
+def _visible(line: Line, floor: float) -> Line:
+    pairs = zip(line.xs, line.ys, strict=True)
+    pairs = [(x, y) for x, y in pairs if y is not None and y > floor]
     return Line(line.name, [x for x, _ in pairs], [y for _, y in pairs])
 
 

@@ -79,12 +79,13 @@ class Discriminative(AbstractTask):
         logits = self.setting.states(params_of(state), jnp.asarray(images, float))[-1]
         guesses = np.argmax(logits, axis=1)
         chances = 100 * np.max(jax.nn.softmax(logits), axis=1)
-        calibrated = self.setting.config.energy.loss == "ce"
+        sure = self.setting.config.energy.loss == "ce"  # Else they are no probabilities.
+        names, is_right = dataset.classes, guesses == labels
         captions = [
-            f"{dataset.classes[guess]} ({chance:.0f} %)" if calibrated else dataset.classes[guess]
-            for guess, chance in zip(guesses, chances, strict=True)
+            names[guess] + f" ({chance:.0f} %)" * sure + f", is {names[label]}" * (not right)
+            for guess, chance, label, right in zip(guesses, chances, labels, is_right, strict=True)
         ]
-        return list(map(Picture, dataset.restore(images), captions, guesses == labels))
+        return list(map(Picture, dataset.restore(images), captions, map(bool, is_right)))
 
 
 class Generative(AbstractTask):

@@ -77,33 +77,37 @@ def train(task: AbstractTask, folder: RunFolder, *, resume: bool, progress: bool
 
     The last epoch's entry of the metrics.
     """
-    watcher, status = Watcher(task, folder), "interrupted"
-    folder.write_config(task.setting.config)
+    config, watcher, state = task.setting.config, Watcher(task, folder), task.state()
+    (folder.write_config if resume else folder.begin)(config)
     try:
         fitted = fit(
             task,
+            state,
             folder,
             resume=resume,
-            epochs=task.setting.config.training.epochs,
+            epochs=config.training.epochs,
             progress=progress,
             inspect=watcher.look,
             callbacks=[watcher.note],
         )
-        watcher.look(**fitted.state)
-        status = "finished"
-    finally:
-        watcher.report(status)
+    except BaseException as error:
+        watcher.report("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
+        raise
+    watcher.look(**fitted.state)
+    watcher.report("finished")
     return fitted.history[-1]
 
 
-def fit(task: AbstractTask, folder: RunFolder, *, resume: bool, **options: Any) -> jpc.Fitted:
+def fit(
+    task: AbstractTask, state: State, folder: RunFolder, *, resume: bool, **options: Any
+) -> jpc.Fitted:
     """Trains from the beginning, or from where a run got to."""
     config, dataset = task.setting.config, task.setting.dataset
     saved = as_tables(config)
     saved["training"] = dict(saved["training"], epochs=None)
     return jpc.fit(
         task.step,
-        task.state(),
+        state,
         _pair(task, dataset.train),
         batch_size=config.training.batch_size,
         key=make_keys(config.training.seed)[2],
@@ -123,4 +127,4 @@ def _pair(task: AbstractTask, examples: tuple) -> tuple[Any, Any]:
 
 def restore(task: AbstractTask, folder: RunFolder) -> State:
     """The state of a run of which at least one epoch is done."""
-    return fit(task, folder, resume=True, epochs=1, progress=False).state
+    return fit(task, task.state(), folder, resume=True, epochs=1, progress=False).state
