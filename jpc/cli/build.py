@@ -111,6 +111,6 @@ def make_mesh(devices: int) -> Mesh | None:
     return Mesh(np.array(jax.devices()[:devices]), ("batch",))
 
 
-def make_keys(seed: int) -> PRNGKeyArray:
+def make_keys(seed: int) -> jax.Array:
     """One for the weights, one more for an amortiser's, one for training."""
     return jr.split(jr.key(seed), 3)

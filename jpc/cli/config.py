@@ -22,8 +22,8 @@ def option(
     *,
     choices: Sequence[str] = (),
     flag: str | None = None,
-    least: float = -math.inf,
-    above: float = -math.inf,
+    least: float | int = -math.inf,
+    above: float | int = -math.inf,
     shown: str | None = None,
 ) -> Any:
     """A field of a table. `shown` is its default in words, where that depends on others: then

@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from .folder import Record
 from .setting import Picture
-from .svg import colour
+from .svg import Number, colour
 
 _LABELS = {"test_acc": "test accuracy (%)", "test_loss": "test loss"}
 
@@ -60,17 +60,18 @@ def plot_energies(records: Sequence[Record], x_label: str) -> bytes:
         axes.set(title=f"Inference, epoch {record['epoch']}", xlabel=x_label, ylabel="energy")
     epochs = [record["epoch"] for record in records]
     _plot_layers(over, epochs, [record["diagnosis"]["energies"] for record in records])
+    over.xaxis.set_major_locator(MaxNLocator(integer=True))
     over.set(title="At the end of inference", xlabel="epoch", ylabel="energy")
     first.legend(frameon=False)
     return _png(figure)
 
 
-def _plot_layers(axes: Axes, xs: Sequence[float], rows: Sequence[Sequence[float]]) -> None:
+def _plot_layers(axes: Axes, xs: Sequence[Number], rows: Sequence[Sequence[Number]]) -> None:
     columns = np.asarray(rows, float).T
     for i, column in enumerate(columns):
         axes.plot(xs, column, linewidth=2, color=_rgb(i, len(columns)), label=f"layer {i + 1}")
     largest = np.nanmax(columns)
-    axes.set(yscale="log", ylim=(max(np.nanmin(columns) / 2, 1e-8 * largest), 2 * largest))
+    axes.set(yscale="log", ylim=(max(np.nanmin(columns) / 2, 1e-6 * largest), 2 * largest))
 
 
 def _rgb(i: int, number: int) -> Any:

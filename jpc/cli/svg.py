@@ -3,35 +3,37 @@
 import html
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
+
+Number: TypeAlias = float | int
 
 WIDTH, HEIGHT = 440, 270
-LEFT, RIGHT, TOP, BOTTOM = 54, 12, 10, 40
+LEFT, RIGHT, TOP, BOTTOM = 66, 12, 10, 40
 _MOST_NAMES = 8
-_DECADES = 1e-8
+_SMALLEST = 1e-6
 
 
 class Line(NamedTuple):
     """A line of a chart, by its name and its points; a `None` is a gap in it."""
 
     name: str
-    xs: Sequence[float]
-    ys: Sequence[float | None]
+    xs: Sequence[Number]
+    ys: Sequence[Number | None]
 
 
 class Axis(NamedTuple):
     """From values to pixels, with the values that are marked on the way."""
 
-    low: float
-    high: float
-    ticks: list[float]
+    low: Number
+    high: Number
+    ticks: list[Number]
     log: bool = False
 
-    def place(self, value: float, start: float, stop: float) -> float:
+    def place(self, value: Number, start: Number, stop: Number) -> float:
         low, high, value = map(self._scale, (self.low, self.high, value))
         return start + (stop - start) * (value - low) / (high - low)
 
-    def _scale(self, value: float) -> float:
+    def _scale(self, value: Number) -> Number:
         return math.log10(value) if self.log else value
 
 
@@ -39,7 +41,7 @@ def chart(title: str, lines: Sequence[Line], x_label: str, y_label: str, *, log=
     """A figure of HTML with a chart and the names of its lines. On a logarithmic axis what is
     not positive, or tiny beside the largest value, is left out.
     """
-    floor = _DECADES * max((y for line in lines for y in line.ys if y is not None), default=0.0)
+    floor = _SMALLEST * max((y for line in lines for y in line.ys if y is not None), default=0.0)
     lines = [_visible(line, max(floor, 0.0) if log else -math.inf) for line in lines]
     points = [point for line in lines for point in zip(line.xs, line.ys, strict=True)]
     if not points:
@@ -61,11 +63,11 @@ def _visible(line: Line, floor: float) -> Line:
     return Line(line.name, [x for x, _ in pairs], [y for _, y in pairs])
 
 
-def axis(values: Sequence[float], log: bool) -> Axis:
+def axis(values: Sequence[Number], log: bool) -> Axis:
     return log_axis(values) if log else linear_axis(values)
 
 
-def linear_axis(values: Sequence[float], *, whole: bool = False) -> Axis:
+def linear_axis(values: Sequence[Number], *, whole: bool = False) -> Axis:
     """About five round numbers, whole ones if asked for."""
     low, high = min(values), max(values)
     if high - low <= 1e-9 * max(abs(low), abs(high), 1e-9):
@@ -77,18 +79,18 @@ def linear_axis(values: Sequence[float], *, whole: bool = False) -> Axis:
     return Axis(low, high, ticks) if whole else _widen(low, high, ticks)
 
 
-def _widen(low: float, high: float, ticks: list[float]) -> Axis:
+def _widen(low: Number, high: Number, ticks: list[Number]) -> Axis:
     margin = 0.04 * (high - low)
     return Axis(low - margin, high + margin, ticks)
 
 
-def _round_up(size: float) -> float:
+def _round_up(size: Number) -> float:
     """To 1, 2 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(size))
     return next(m * power for m in (1, 2, 5, 10) if m * power >= size * (1 - 1e-9))
 
 
-def log_axis(values: Sequence[float]) -> Axis:
+def log_axis(values: Sequence[Number]) -> Axis:
     """Powers of ten, at most about six of them."""
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     high = max(high, low + 1)
@@ -112,7 +114,7 @@ def _path(line: Line, x_axis: Axis, y_axis: Axis, i: int, number: int) -> str:
     return f'<polyline fill="none" stroke-width="2" {stroke} points="{joined}" />'
 
 
-def _spot(x: float, y: float | None, x_axis: Axis, y_axis: Axis) -> tuple[float, float]:
+def _spot(x: Number, y: Number | None, x_axis: Axis, y_axis: Axis) -> tuple[Number, Number]:
     assert y is not None
     across = x_axis.place(x, LEFT, WIDTH - RIGHT)
     return across, y_axis.place(y, HEIGHT - BOTTOM, TOP)
