@@ -35,6 +35,7 @@ with install_import_hook("jpc.cli", "beartype.beartype"):
 TASKS = config_module.TASKS
 TINY = ["--depth", "2", "--width", "8", "--batch-size", "256", "--inference", "descent"]
 TINY += ["--steps", "3"]
+EPOCHS = dict.fromkeys(TASKS, 2) | dict(discriminative=25)
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(jpc.__file__).parents[1])}
 
 
@@ -48,11 +49,13 @@ def invoke(*args):
     return CliRunner().invoke(app, [str(arg) for arg in args])
 
 
-def start(*args):
-    """The command as a process of its own."""
+def start_process(*args, cache):
+    """The command as a process of its own. What one of them compiled others need not."""
     command = [sys.executable, "-m", "jpc", *map(str, args)]
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    return subprocess.Popen(command, env=ENVIRONMENT, **pipes)
+    cache = {"JAX_COMPILATION_CACHE_DIR": str(cache)}
+    cache["JAX_PERSISTENT_COMPILATION_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    return subprocess.Popen(command, env=ENVIRONMENT | cache, **pipes)
 
 
 @pytest.fixture(scope="module")
@@ -61,11 +64,11 @@ def train(tmp_path_factory):
 
     @functools.cache
     def train(task):
-        out = tmp_path_factory.mktemp("runs") / task
-        result = invoke("train", "--task", task, *TINY, "--epochs", 2, "--out", out)
+        out, epochs = tmp_path_factory.mktemp("runs") / task, EPOCHS[task]
+        result = invoke("train", "--task", task, *TINY, "--epochs", epochs, "--out", out)
         assert result.exit_code == 0, result.output
         assert result.output.splitlines()[-1] == f"report: {out / 'report.html'}"
-        assert len(re.findall(r"^epoch \d", result.output, re.MULTILINE)) == 2
+        assert len(re.findall(r"^epoch \d", result.output, re.MULTILINE)) == epochs
         return out
 
     return train
@@ -287,16 +290,16 @@ class TestRunFolder:
 class TestInterruption:
     """Ctrl-C, then a kill; then the run goes on as if nothing had been."""
 
-    OPTIONS = (*TINY, "--epochs", 25)
-
     def wait_for(self, process, folder, epochs):
         while not (folder.path.exists() and len(folder.read_metrics()) >= epochs):
             assert process.poll() is None, process.stderr.read()
             time.sleep(0.01)
 
-    def test_changes_nothing(self, tmp_path):
-        folder = RunFolder(tmp_path / "run")
-        process = start("train", *self.OPTIONS, "--out", folder.path)
+    def test_changes_nothing(self, digits_run, tmp_path):
+        """Against the run whose configuration it repeats."""
+        whole, folder = RunFolder(digits_run), RunFolder(tmp_path / "run")
+        start = functools.partial(start_process, cache=tmp_path / "cache")
+        process = start("train", whole.config, "--out", folder.path)
         self.wait_for(process, folder, 1)
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate()
@@ -312,16 +315,19 @@ class TestInterruption:
         process.communicate()
         assert len(folder.read_metrics()) < 25
 
-        result = invoke("train", "--resume", folder.path, "--json")
-        assert result.exit_code == 0, result.output
-        assert json.loads(result.stdout)["epoch"] == 25
-        again = RunFolder(tmp_path / "again")
-        result = invoke("train", folder.config, "--out", again.path, "--quiet")
-        assert (result.exit_code, result.output) == (0, "")
-        records = [[self.timeless(r) for r in f.read_metrics()] for f in (folder, again)]
+        process = start("train", "--resume", folder.path, "--json")
+        assert json.loads(process.communicate()[0])["epoch"] == 25
+        records = [[self.timeless(r) for r in f.read_metrics()] for f in (folder, whole)]
         assert [record["epoch"] for record in records[0]] == list(range(1, 26))
         assert records[0] == records[1]
-        assert folder.config.read_bytes() == again.config.read_bytes()
+        assert folder.config.read_bytes() == whole.config.read_bytes()
+
+    def test_nothing_is_left_to_do(self, digits_run):
+        """A run that is finished stays as it is, and --quiet is quiet."""
+        before = RunFolder(digits_run).metrics.read_bytes()
+        result = invoke("train", "--resume", digits_run, "--quiet")
+        assert (result.exit_code, result.output) == (0, "")
+        assert RunFolder(digits_run).metrics.read_bytes() == before
 
     def timeless(self, record):
         return {name: value for name, value in record.items() if name != "seconds"}
@@ -337,7 +343,7 @@ class TestOtherCommands:
     def test_compare(self, digits_run, tmp_path):
         other = RunFolder(tmp_path / "other")
         other.begin(check.make_config({"network": {"width": 9}}))
-        record = RunFolder(digits_run).read_metrics()[0]
+        record = RunFolder(digits_run).read_metrics()[-1]
         other.append(dict(record, test_acc=12.5))
         plot = tmp_path / "plot.png"
         table = invoke("compare", digits_run, other.path, "--plot", plot).stdout

@@ -28,7 +28,7 @@ body { margin: 0 auto; max-width: 1080px; padding: 1.2rem 1rem 3rem; background:
 h1 { font-size: 1.5rem; line-height: 1.25; margin: .2rem 0; }
 h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
 p { margin: .3rem 0; color: var(--soft); max-width: 70ch; }
-.cards { display: grid; gap: .8rem; grid-template-columns: repeat(auto-fit, minmax(min(100%,
+.cards { display: grid; gap: .8rem; grid-template-columns: repeat(auto-fill, minmax(min(100%,
   420px), 1fr)); }
 figure, .card { margin: 0; padding: .8rem; background: var(--card); border: 1px solid
   var(--edge); border-radius: 10px; min-width: 0; }
