@@ -383,14 +383,15 @@ class TestOtherCommands:
         assert invoke("data", "where", "mnist").exit_code == 1
         assert invoke("data", "where", "x").exit_code == 2
 
-    def test_failures_are_one_line(self, monkeypatch, tmp_path):
+    @pytest.mark.parametrize("before", ["\n", "Above is the stack.\nx.EquinoxRuntimeError: "])
+    def test_failures_are_one_line(self, before, monkeypatch, tmp_path):
         def fail(config, *, progress):
-            raise RuntimeError("\nThe disc is full.\nMore about it.")
+            raise RuntimeError(before + "It diverged.\nMore about it.")
 
         monkeypatch.setattr(app_module, "prepare", fail)
         result = invoke("train", "--out", tmp_path / "run")
         assert result.exit_code == 1
-        assert result.stderr == "jpc: The disc is full. (--debug shows where.)\n"
+        assert result.stderr == "jpc: It diverged. (--debug shows where.)\n"
         result = invoke("train", "--out", tmp_path / "run", "--debug")
         assert isinstance(result.exception, RuntimeError)
 

@@ -57,8 +57,9 @@ def _exits(debug: bool = False) -> Iterator[None]:
 
 
 def _in_a_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip(" -^")]
-    return lines[0] if lines else type(error).__name__
+    """The first line of what it says; Equinox puts where it happened before that."""
+    text = str(error).rpartition("EquinoxRuntimeError: ")[2]
+    return next(filter(None, map(str.strip, text.splitlines())), type(error).__name__)
 
 
 @app.command()
@@ -139,7 +140,7 @@ def evaluate(run: Run, as_json: Json = False, debug: Debug = False) -> None:
 
 @app.command()
 def compare(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs.")],
     plot: Annotated[
         Path | None, typer.Option(metavar="PNG", help="Where to plot them.", show_default=False)
     ] = None,
@@ -196,7 +197,7 @@ def fetch(name: Name, quiet: Quiet = False, debug: Debug = False) -> None:
 
 @data_app.command()
 def where(name: Name) -> None:
-    """Print where a data set is; exit with 1 if it is not on this machine."""
+    """Print where a data set is, or exit with 1."""
     with _exits():
         _check_name(name)
     if (place := _place(name)) is None:
