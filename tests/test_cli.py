@@ -28,6 +28,7 @@ with install_import_hook("jpc.cli", "beartype.beartype"):
     from jpc.cli.evaluate import evaluate
     from jpc.cli.folder import RunFolder, choose_folder
     from jpc.cli.options import read_config
+    from jpc.cli.report import write_report
     from jpc.cli.svg import Line, chart, linear_axis, log_axis
     from jpc.cli.toml import as_tables, write_tables
     from jpc.cli.train import prepare, restore
@@ -65,7 +66,9 @@ def train(tmp_path_factory):
     @functools.cache
     def train(task):
         out, epochs = tmp_path_factory.mktemp("runs") / task, EPOCHS[task]
-        result = invoke("train", "--task", task, *TINY, "--epochs", epochs, "--out", out)
+        more = ["--activity-decay", 0.01] if task == "unsupervised" else []
+        args = ("--task", task, *TINY, *more, "--epochs", epochs, "--out", out)
+        result = invoke("train", *args)
         assert result.exit_code == 0, result.output
         assert result.output.splitlines()[-1] == f"report: {out / 'report.html'}"
         assert len(re.findall(r"^epoch \d", result.output, re.MULTILINE)) == epochs
@@ -211,11 +214,17 @@ class TestRunFolder:
             course = diagnosis["course"]
             assert course["times"] == [0.0, 1.0, 2.0, 3.0]
             np.testing.assert_allclose(course["energies"][-1], diagnosis["energies"], rtol=1e-5)
-            gap = diagnosis["certificate"]
-            np.testing.assert_allclose(gap["energy"], np.sum(diagnosis["energies"]), rtol=1e-5)
-            np.testing.assert_allclose(
-                gap["excess"], gap["energy"] - gap["equilibrium_energy"], atol=1e-5
-            )
+
+    def test_certificate_is_that_of_the_energies(self, run):
+        if run.read_config().energy.activity_decay > 0:  # Not a chain: nothing to compare with.
+            assert run.read_metrics()[-1]["diagnosis"]["certificate"] == {}
+            return
+        for record in run.read_metrics():
+            gap = record["diagnosis"]["certificate"]
+            energy = np.sum(record["diagnosis"]["energies"])
+            np.testing.assert_allclose(gap["energy"], energy, rtol=1e-5)
+            excess = gap["energy"] - gap["equilibrium_energy"]
+            np.testing.assert_allclose(gap["excess"], excess, atol=1e-5)
             assert gap["excess"] > 0
 
     def test_report_stands_alone(self, run):
@@ -288,7 +297,7 @@ class TestRunFolder:
 
 
 class TestInterruption:
-    """Ctrl-C, then a kill; then the run goes on as if nothing had been."""
+    """A kill, then Ctrl-C: a run goes on as if nothing had been."""
 
     def wait_for(self, process, folder, epochs):
         while not (folder.path.exists() and len(folder.read_metrics()) >= epochs):
@@ -300,33 +309,31 @@ class TestInterruption:
         whole, folder = RunFolder(digits_run), RunFolder(tmp_path / "run")
         start = functools.partial(start_process, cache=tmp_path / "cache")
         process = start("train", whole.config, "--out", folder.path)
-        self.wait_for(process, folder, 1)
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate()
-        assert process.returncode == 130, errors
-        assert f"saved; resume with: jpc train --resume {folder.path}" in errors
-        assert "interrupted" in folder.report.read_text()
-        done = len(folder.read_metrics())
-        assert 1 <= done < 25
-
-        process = start("train", "--resume", folder.path)
-        self.wait_for(process, folder, done + 1)
+        self.wait_for(process, folder, 2)
         process.kill()
         process.communicate()
-        assert len(folder.read_metrics()) < 25
+        done = len(folder.read_metrics())
+        assert 2 <= done < 20
 
-        process = start("train", "--resume", folder.path, "--json")
-        assert json.loads(process.communicate()[0])["epoch"] == 25
+        process = start("train", "--resume", folder.path, "--quiet")
+        self.wait_for(process, folder, done + 1)
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate()
+        assert (process.returncode, output) == (130, "")
+        assert f"saved; resume with: jpc train --resume {folder.path}" in errors
+        assert "interrupted" in folder.report.read_text()
+
         records = [[self.timeless(r) for r in f.read_metrics()] for f in (folder, whole)]
-        assert [record["epoch"] for record in records[0]] == list(range(1, 26))
-        assert records[0] == records[1]
+        assert len(records[0]) > done
+        assert records[0] == records[1][: len(records[0])]
         assert folder.config.read_bytes() == whole.config.read_bytes()
 
     def test_nothing_is_left_to_do(self, digits_run):
-        """A run that is finished stays as it is, and --quiet is quiet."""
+        """A run that is finished stays as it is."""
         before = RunFolder(digits_run).metrics.read_bytes()
-        result = invoke("train", "--resume", digits_run, "--quiet")
-        assert (result.exit_code, result.output) == (0, "")
+        result = invoke("train", "--resume", digits_run, "--json")
+        assert result.exit_code == 0
+        assert json.loads(result.stdout)["epoch"] == 25
         assert RunFolder(digits_run).metrics.read_bytes() == before
 
     def timeless(self, record):
@@ -401,6 +408,21 @@ class TestOtherCommands:
             result = invoke(command, tmp_path)
             assert result.exit_code == 2
             assert "no epoch of it is done" in result.stderr
+
+
+class TestPages:
+    def test_running_report_loads_itself_again(self):
+        """Before the first epoch is over, too."""
+        page = write_report(check.make_config({}), [], [], "running", "test_acc")
+        assert 'http-equiv="refresh"' in page
+        assert "no epoch done yet" in page
+        ET.fromstring(page.removeprefix("<!DOCTYPE html>\n"))
+
+    def test_documented_file_is_a_configuration(self):
+        text = (Path(__file__).parents[1] / "docs" / "cli.md").read_text()
+        (block,) = re.findall(r"^```toml\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+        config = check.make_config(tomllib.loads(block))
+        assert (config.network.depth, config.inference.max_t1) == (5, 50.0)
 
 
 class TestParts:

@@ -35,6 +35,7 @@ figure, .card { margin: 0; padding: .8rem; background: var(--card); border: 1px 
 figcaption { font-weight: 600; margin-bottom: .3rem; }
 svg { display: block; width: 100%; height: auto; }
 svg text { fill: var(--soft); font-size: 12px; }
+@media (max-width: 500px) { svg text { font-size: 14px; } }
 .grid { stroke: var(--edge); stroke-width: 1; }
 .legend { display: flex; flex-wrap: wrap; gap: .1rem .9rem; font-size: .85rem; }
 .legend i { display: inline-block; width: .8rem; height: .25rem; margin-right: .35rem;
