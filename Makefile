@@ -6,7 +6,7 @@ READY := .venv/.ready
 .PHONY: demo test clean
 
 demo: $(READY)
-	@$(BIN)/python examples/digits.py
+	@$(BIN)/jpc train
 
 test: $(READY)
 	@$(BIN)/ruff check --quiet .
@@ -15,7 +15,7 @@ test: $(READY)
 	@$(BIN)/python -m pytest -n 2 --dist loadfile
 
 clean:
-	rm -rf .venv out .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis
 
 $(READY): pyproject.toml constraints.txt
 	@echo "Setting up .venv (once)"

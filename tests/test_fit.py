@@ -432,3 +432,12 @@ def test_late_checks_find_that_inference_failed(accelerated):
     flow = jpc.GradientFlow(diffrax.Euler(), 20.0, 10.0, diffrax.ConstantStepSize())
     with pytest.raises(RuntimeError, match="Or inference failed"):
         fit(ft.partial(jpc.make_pc_step, inference=flow))
+
+
+def test_inspect_sees_the_state_after_each_epoch():
+    """Against the loop, stopped there."""
+    norm = lambda model, **rest: dict(norms=jpc.compute_param_norms((model, None))[0])
+    history = fit(inspect=norm, epochs=3).history
+    for epochs, record in enumerate(history, start=1):
+        state, _ = loop(STEP, STATE, epochs)
+        np.testing.assert_allclose(record["norms"], norm(**state)["norms"], rtol=1e-10)

@@ -53,6 +53,7 @@ def fit(
     classes: Given[int | None] = None,
     test: Any = None,
     evaluate: Callable[..., Mapping[str, Any]] | None = None,
+    inspect: Callable[..., Mapping[str, Any]] | None = None,
     stop: EarlyStopping | None = None,
     callbacks: Sequence[Callable[[Record], Any]] = (),
     progress: bool = True,
@@ -93,6 +94,9 @@ def fit(
     - `evaluate`: a function like a step, which returns a dictionary of metrics of one example
         (a batch of one), such as [`jpc.evaluate_discriminative`][]. Their means over all
         examples of the test set go into the history.
+    - `inspect`: a function of the state, by name, which returns a dictionary of anything made of
+        arrays and numbers. It is called after each epoch, outside compiled code, and what it
+        returns goes into the history.
     - `stop`: when to stop before the last epoch. With it, the best state is returned.
     - `callbacks`: functions of an epoch's entry of the history, called after the epoch.
     - `progress`: whether to show a progress bar, or a line for each epoch where there is no
@@ -119,6 +123,7 @@ def fit(
     recipe = Recipe(step, rest, tuple(metrics), source.classes, batch_size, devices)
     sums = check_step(recipe, arrays, source.shapes, keys[0])
     tester = _choose_test(test, evaluate, recipe, arrays)
+    looker = _look_at_nothing if inspect is None else inspect
     if stop is not None:
         stop.check([*scalars(sums), *tester.names])
     settings = dict(batch_size=batch_size, examples=source.examples, classes=source.classes)
@@ -127,7 +132,7 @@ def fit(
         snapshot = saver.restore(_begin(arrays, sums, stop, devices))
         shown = choose_progress(progress, epochs, source.steps, snapshot.total)
         with contextlib.closing(shown):
-            run = Run(source, recipe, keys, tester, stop, callbacks, saver, shown)
+            run = Run(source, recipe, keys, tester, looker, stop, callbacks, saver, shown)
             snapshot = run(snapshot, epochs)
     arrays = snapshot.carry.state if stop is None else snapshot.best
     return Fitted(eqx.combine(arrays, rest), list(snapshot.history))
@@ -158,6 +163,11 @@ def _choose_test(test: Any, evaluate: Any, recipe: Recipe, state: PyTree) -> Abs
     recipe = Recipe(evaluate, recipe.rest, (), source.classes, recipe.batch_size, recipe.devices)
     result = check_evaluation(recipe, state, source.shapes)
     return Test(source, recipe, tuple(f"test_{name}" for name in scalars(result)))
+
+
+def _look_at_nothing(**state: Any) -> dict[str, Any]:
+    del state
+    return {}
 
 
 def _choose_saver(checkpoints: Any, settings: dict[str, Any], devices: Devices) -> AbstractSaver:

@@ -1,9 +1,10 @@
 import abc
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -71,6 +72,7 @@ class Run:
     recipe: Recipe
     keys: Sequence[PRNGKeyArray]
     test: AbstractTest
+    inspect: Callable[..., Mapping[str, Any]]
     stop: EarlyStopping | None
     callbacks: Sequence[Callable[[Record], Any]]
     saver: AbstractSaver
@@ -119,7 +121,8 @@ class Run:
         if not now.step:
             raise ValueError("The iterator gave no batch of batch_size examples in this epoch.")
         metrics = jax.tree.map(lambda x: x / now.step, sums)
-        metrics = plain(metrics | self.test(state, self._keys(now.epoch)[2]))
+        metrics |= self.test(state, self._keys(now.epoch)[2])
+        metrics = plain(metrics | dict(self.inspect(**eqx.combine(state, self.recipe.rest))))
         seconds = time.perf_counter() - began
         record = dict(epoch=now.epoch + 1, step=now.total, seconds=seconds, **metrics)
         history = (*now.history, record)

@@ -1,0 +1,211 @@
+"""The commands. They say what they did; errors are one line, and a number for the shell."""
+
+import contextlib
+import json
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import jpc.data
+
+from .compare import compare_runs
+from .config import Config, ConfigError
+from .evaluate import evaluate_run
+from .folder import RunFolder, choose_folder, write_whole
+from .machine import machine
+from .options import read_config, with_options
+from .report import describe_metric
+from .train import prepare, train as train_task
+
+app = typer.Typer(
+    help="Predictive coding networks in JAX.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings=dict(help_option_names=["-h", "--help"]),
+)
+data_app = typer.Typer(help="Data sets on this machine.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show where an error came from.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help=", ".join(jpc.data.NAMES))]
+
+
+@contextlib.contextmanager
+def _exits(debug: bool = False) -> Iterator[None]:
+    """What went wrong, in a line: 2 for a wrong use, 1 for all else."""
+    try:
+        yield
+    except ConfigError as error:
+        typer.echo(f"jpc: {error}", err=True)
+        raise typer.Exit(2) from None
+    except (typer.Exit, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        if debug:
+            raise
+        typer.echo(f"jpc: {_in_a_line(error)} (--debug shows where.)", err=True)
+        raise typer.Exit(1) from None
+
+
+def _in_a_line(error: Exception) -> str:
+    """The first line of what it says; Equinox puts where it happened before that."""
+    text = str(error).rpartition("EquinoxRuntimeError: ")[2]
+    return next(filter(None, map(str.strip, text.splitlines())), type(error).__name__)
+
+
+@app.command()
+@with_options
+def train(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="A TOML file of options.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="A new folder [runs/DATASET-N].", show_default=False)
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Go on with the run of this folder.")
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Delete the run that is in --out.")
+    ] = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+    debug: Debug = False,
+    given: dict[str, Any] | None = None,
+) -> None:
+    """Train a network. Options win over FILE; defaults are [so], or the first of a list."""
+    shown = not (quiet or as_json)
+    with _exits(debug):
+        config, folder = _choose_run(file, out, resume, overwrite, given or {})
+        task = prepare(config, progress=shown)
+        if shown:
+            typer.echo(f"{folder.path}: {describe(config)}")
+        try:
+            record = train_task(task, folder, resume=resume is not None, progress=shown)
+        except KeyboardInterrupt:
+            path = shlex.quote(str(folder.path))
+            typer.echo(f"\nsaved; resume with: jpc train --resume {path}", err=True)
+            raise typer.Exit(130) from None
+    if as_json:
+        typer.echo(json.dumps(dict(record, run=str(folder.path), report=str(folder.report))))
+    elif shown:
+        said = describe_metric(task.headline, record[task.headline])
+        typer.echo(f"{said} after {record['epoch']} epochs\nreport: {folder.report}")
+
+
+def describe(config: Config) -> str:
+    """`digits, discriminative, mlp of 3 x 128, equilibrium`."""
+    network = config.network
+    shape = f"{network.depth} x {network.width}" if network.kind == "mlp" else network.channels
+    named = (config.data.dataset, config.data.task, f"{network.kind} of {shape}")
+    return ", ".join([*named, config.inference.method])
+
+
+def _choose_run(
+    file: Path | None, out: Path | None, resume: Path | None, overwrite: bool, given: dict
+) -> tuple[Config, RunFolder]:
+    if resume is None:
+        config = read_config(file, given)
+        return config, choose_folder(out, config.data.dataset, overwrite=overwrite)
+    if file is not None or out is not None or overwrite:
+        raise ConfigError("--resume RUN goes without FILE, --out and --overwrite.")
+    folder = RunFolder(resume)
+    config = folder.read_config()
+    if not given:
+        return config, folder
+    if given.keys() != {"epochs"} or config.optimiser.schedule != "constant":
+        raise ConfigError(
+            "A run is resumed as it was begun; --epochs alone may be given, to go on for longer, "
+            "if it was begun with --schedule constant."
+        )
+    return read_config(folder.config, given), folder
+
+
+@app.command("eval")
+def evaluate(run: Run, as_json: Json = False, debug: Debug = False) -> None:
+    """Evaluate a run on the test set, from its newest checkpoint."""
+    with _exits(debug):
+        found = evaluate_run(RunFolder(run))
+    _tell(found, as_json)
+
+
+@app.command()
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs.")],
+    plot: Annotated[
+        Path | None, typer.Option(metavar="PNG", help="Where to plot them.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Compare runs: a table, and a plot with --plot."""
+    with _exits(debug):
+        found = compare_runs([RunFolder(run) for run in runs])
+        if plot is not None:
+            plot.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(plot, found.plot())
+    typer.echo(json.dumps(found.rows) if as_json else found.table())
+
+
+@app.command()
+def info(as_json: Json = False) -> None:
+    """Versions, devices, and where the data is."""
+    places = {name: _place(name) for name in jpc.data.NAMES}
+    _tell(machine() | {"data": places} if as_json else machine() | places, as_json)
+
+
+def _place(name: str) -> str | None:
+    place = jpc.data.where(name)
+    return None if place is None else str(place)
+
+
+def _tell(found: dict[str, Any], as_json: bool) -> None:
+    """A dictionary, for a program or for a person."""
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    width = max(map(len, found))
+    for name, value in found.items():
+        shown = f"{value:.4g}" if isinstance(value, float) else value
+        typer.echo(f"{name:{width}}  {'not on this machine' if value is None else shown}")
+
+
+@data_app.command("list")
+def list_data(as_json: Json = False) -> None:
+    """The data sets, and where they are."""
+    _tell({name: _place(name) for name in jpc.data.NAMES}, as_json)
+
+
+@data_app.command()
+def fetch(name: Name, quiet: Quiet = False, debug: Debug = False) -> None:
+    """Download a data set unless it is here, and print where it is."""
+    with _exits(debug):
+        _check_name(name)
+        place = jpc.data.fetch(name, progress=not quiet)
+    if not quiet:
+        typer.echo(place)
+
+
+@data_app.command()
+def where(name: Name) -> None:
+    """Print where a data set is, or exit with 1."""
+    with _exits():
+        _check_name(name)
+    if (place := _place(name)) is None:
+        typer.echo(f"{name} is not on this machine: jpc data fetch {name}", err=True)
+        sys.exit(1)
+    typer.echo(place)
+
+
+def _check_name(name: str) -> None:
+    if name not in jpc.data.NAMES:
+        raise ConfigError(f"{name!r} is no data set: there are {', '.join(jpc.data.NAMES)}.")

@@ -1,0 +1,168 @@
+"""Whether a configuration makes sense, before anything is loaded or compiled."""
+
+import dataclasses
+import math
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .config import ENTRIES, METHOD_OPTIONS, NETWORK_OPTIONS, Config, ConfigError, Entry
+
+
+def make_config(tables: Mapping[str, Any]) -> Config:
+    """A checked configuration, complete but for what the data decides.
+
+    **Arguments:**
+
+    - `tables`: a dictionary of the options of each table, those of a TOML file. What is not
+        there has its default.
+
+    **Returns:**
+
+    A [`Config`][]. An option that does not matter for this run is `None`.
+    """
+    known = {(entry.table, entry.key): entry for entry in ENTRIES}
+    for table, options in tables.items():
+        _check_table(table, options)
+        for key, value in options.items():
+            check_value(known[table, key], value)
+    made = {
+        table.name: typing.cast(Any, table.type)(**_floats(table.name, tables))
+        for table in dataclasses.fields(Config)
+    }
+    return _resolve(Config(**made))
+
+
+def _floats(table: str, tables: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a table, with whole numbers made floats where these are meant."""
+    kinds = {entry.key: entry.kind for entry in ENTRIES if entry.table == table}
+    given = tables.get(table, {})
+    return {key: float(v) if kinds[key] is float else v for key, v in given.items()}
+
+
+def _check_table(table: str, options: Any) -> None:
+    tables = [field.name for field in dataclasses.fields(Config)]
+    if table not in tables:
+        raise ConfigError(f"Unknown table [{table}]: there are {_listed(tables)}.")
+    if not isinstance(options, Mapping):
+        raise ConfigError(f"{table} is a table: write [{table}] and its options below.")
+    keys = [entry.key for entry in ENTRIES if entry.table == table]
+    if unknown := [key for key in options if key not in keys]:
+        raise ConfigError(f"Unknown key {unknown[0]!r} in [{table}]: there are {_listed(keys)}.")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names)
+
+
+def check_value(entry: Entry, value: Any) -> None:
+    """Refuses a value of the wrong type, outside of its choices or of its bounds."""
+    rules, number = entry.rules, isinstance(value, int | float) and not isinstance(value, bool)
+    okay = {bool: isinstance(value, bool), str: isinstance(value, str), float: number}
+    okay[int] = number and isinstance(value, int)
+    words = {bool: "true or false", str: "a name", int: "a whole number", float: "a number"}
+    if not okay[entry.kind]:
+        raise ConfigError(f"{entry.flag} must be {words[entry.kind]}, got {value!r}.")
+    if rules["choices"] and value not in rules["choices"]:
+        raise ConfigError(f"{entry.flag} is one of {_listed(rules['choices'])}, not {value!r}.")
+    if number and not (math.isfinite(value) and rules["above"] < value >= rules["least"]):
+        bound = f"above {rules['above']:g}"
+        bound = bound if rules["above"] > rules["least"] else f"of at least {rules['least']:g}"
+        raise ConfigError(f"{entry.flag} must be {words[entry.kind]} {bound}, got {value:g}.")
+
+
+def _resolve(config: Config) -> Config:
+    """Fills in the defaults that depend on other options, and refuses what does not fit."""
+    network = _fill("network", config.network, config.network.kind, _network_options(config))
+    inference = _fill("inference", config.inference, config.inference.method, _methods(config))
+    energy = dataclasses.replace(config.energy, **_energy(config))
+    config = dataclasses.replace(config, network=network, inference=inference, energy=energy)
+    for wrong, message in _misfits(config):
+        if wrong:
+            raise ConfigError(message)
+    return config
+
+
+def _energy(config: Config) -> dict[str, Any]:
+    """At equilibrium a small precision of the output keeps learning close to the loss, and the
+    chords converge.
+    """
+    labels, exact = config.data.task == "discriminative", config.inference.method == "equilibrium"
+    loss, precision = config.energy.loss, config.energy.output_precision
+    default = 0.1 if labels and exact else 1.0
+    loss = ("ce" if labels else "mse") if loss is None else loss
+    return dict(loss=loss, output_precision=default if precision is None else precision)
+
+
+def _network_options(config: Config) -> dict[str, dict[str, Any]]:
+    latent = dict(latent=16) if config.data.task == "unsupervised" else {}
+    return {kind: options | latent for kind, options in NETWORK_OPTIONS.items()}
+
+
+def _methods(config: Config) -> dict[str, dict[str, Any]]:
+    """With the labels of few classes at the output the chords of equilibrium do by themselves.
+    Where the input is to be inferred there are none.
+    """
+    damped = 0 if config.data.task == "discriminative" else 100
+    return METHOD_OPTIONS | {"equilibrium": METHOD_OPTIONS["equilibrium"] | dict(steps=damped)}
+
+
+def _fill(table: str, given: Any, chosen: str, options: Mapping[str, dict[str, Any]]) -> Any:
+    """A table with the defaults of what was chosen. An option of something else is an error."""
+    entries = [e for e in ENTRIES if e.table == table and e.rules["flag"] is None]
+    choice = next(e for e in ENTRIES if e.table == table and e.rules["flag"])
+    common = [e.key for e in entries if getattr(type(given)(), e.key) is not None]
+    for entry in entries:
+        value, fits = getattr(given, entry.key), entry.key in (*common, *options[chosen])
+        if value is not None and not fits:
+            owners = [name for name, keys in options.items() if entry.key in keys]
+            of = f"is for {choice.flag} {_listed(owners)}" if owners else "does not matter here"
+            raise ConfigError(
+                f"{entry.flag} ({entry.rules['text']}) {of}; {choice.flag} {chosen} has "
+                f"{_listed([e.flag for e in entries if e.key in options[chosen]])}."
+            )
+    filled = {k: v for k, v in options[chosen].items() if getattr(given, k) is None}
+    return dataclasses.replace(given, **filled)
+
+
+def _misfits(config: Config) -> list[tuple[bool, str]]:
+    task, kind, method = config.data.task, config.network.kind, config.inference.method
+    inference, training = config.inference, config.training
+    return [
+        (
+            task != "discriminative" and kind != "mlp",
+            f"--network {kind} is for --task discriminative; {task} takes an mlp.",
+        ),
+        (
+            task != "discriminative" and config.energy.loss == "ce",
+            f"--loss ce is for labels, but the output of a {task} network are images: mse.",
+        ),
+        (
+            task == "hybrid" and (bool(config.network.skips) or config.network.param_type != "sp"),
+            "--task hybrid takes neither --skips nor a --param-type but sp.",
+        ),
+        (
+            config.energy.activity_decay > 0 and method == "equilibrium",
+            "--activity-decay does not go with --inference equilibrium: take heun, tsit5, "
+            "dopri5, euler or descent.",
+        ),
+        (
+            method == "equilibrium" and inference.chords == 0 and inference.steps == 0,
+            "--chords 0 with --steps 0 leaves nothing to do: give at least one of either.",
+        ),
+        (
+            method == "equilibrium" and inference.steps == 0 and task != "discriminative",
+            f"--steps 0 leaves equilibrium without the steps that a {task} network needs to "
+            "infer its input: give at least one.",
+        ),
+        (method == "descent" and inference.steps == 0, "--steps of descent: at least one."),
+        (
+            config.optimiser.warmup >= training.epochs,
+            f"--warmup {config.optimiser.warmup} leaves nothing of --epochs {training.epochs}.",
+        ),
+        (
+            training.batch_size % training.devices > 0,
+            f"--batch-size {training.batch_size} cannot be shared out evenly to --devices "
+            f"{training.devices}: give a multiple.",
+        ),
+    ]

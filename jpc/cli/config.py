@@ -1,0 +1,172 @@
+"""What a run is: every option with its default, its choices and its help, said once. The options
+of the command line, the keys of the TOML file and the checks of both are made from this.
+"""
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jpc.data
+
+
+class ConfigError(ValueError):
+    """A value that cannot be used, and what to write instead."""
+
+
+def option(
+    default: Any,
+    text: str,
+    *,
+    choices: Sequence[str] = (),
+    flag: str | None = None,
+    least: float | int = -math.inf,
+    above: float | int = -math.inf,
+    shown: str | None = None,
+) -> Any:
+    """A field of a table. `shown` is its default in words, where that depends on others: then
+    the field itself is `None` until it is resolved.
+    """
+    shown = _shorten(default) if shown is None else shown
+    rules = dict(text=text, choices=tuple(choices), flag=flag, least=least, above=above)
+    return dataclasses.field(default=default, metadata=rules | dict(shown=shown))
+
+
+def _shorten(value: Any) -> str:
+    yes_or_no = {True: "yes", False: "no"}
+    return yes_or_no[value] if isinstance(value, bool) else f"{value}"
+
+
+TASKS = ("discriminative", "generative", "unsupervised", "hybrid")
+NETWORKS = ("mlp", "vgg5", "vgg7", "vgg9")
+ACTIVATIONS = ("tanh", "linear", "hard_tanh", "relu", "leaky_relu", "gelu", "selu", "silu")
+OPTIMISERS = ("adam", "nadam", "rmsprop", "sgd", "momentum")
+# Which options a network or a method of inference has, and their defaults.
+NETWORK_OPTIONS: dict[str, dict[str, Any]] = {
+    "mlp": dict(depth=3, width=256, activation="tanh", param_type="sp", skips=False),
+    **{kind: dict(activation="gelu", channels=32, pool="average") for kind in NETWORKS[1:]},
+}
+_ADAPTIVE = dict(max_t1=20.0, rtol=1e-3)
+METHOD_OPTIONS: dict[str, dict[str, Any]] = {
+    "equilibrium": dict(rtol=1e-2, chords=5, steps=100),
+    "heun": _ADAPTIVE,
+    "tsit5": _ADAPTIVE,
+    "dopri5": _ADAPTIVE,
+    "euler": dict(max_t1=20.0, dt=0.1),
+    "descent": dict(steps=20, dt=0.1),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Data:
+    dataset: str = option("digits", "what to learn", choices=jpc.data.NAMES)
+    task: str = option("discriminative", "what from what", choices=TASKS)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Network:
+    kind: str = option("mlp", "the network", choices=NETWORKS, flag="network")
+    depth: int | None = option(None, "layers of an mlp", least=2, shown="3")
+    width: int | None = option(None, "units of its hidden layers", least=1, shown="256")
+    activation: str | None = option(None, "", choices=ACTIVATIONS, shown="tanh")
+    param_type: str | None = option(
+        None, "scaling of the layers", choices=("sp", "ntp", "mupc"), shown="sp"
+    )
+    skips: bool | None = option(None, "skip connections between hidden layers", shown="no")
+    bias: bool = option(True, "biases")
+    channels: int | None = option(None, "of a vgg's first layer", least=1, shown="32")
+    pool: str | None = option(
+        None, "pooling of a vgg", choices=("average", "max"), shown="average"
+    )
+    latent: int | None = option(None, "causes, if unsupervised", least=1, shown="16")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Energy:
+    loss: str | None = option(None, "at the output", choices=("ce", "mse"), shown="mse for images")
+    output_precision: float | None = option(
+        None, "weight of the output's energy", above=0.0, shown="0.1 at equilibrium; 1"
+    )
+    weight_decay: float = option(0.0, "coefficient of the weights' squared norm", least=0.0)
+    spectral_penalty: float = option(0.0, "coefficient of |I - W'W|^2", least=0.0)
+    activity_decay: float = option(0.0, "of the activities' (not equilibrium)", least=0.0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Inference:
+    method: str = option("equilibrium", "", choices=tuple(METHOD_OPTIONS), flag="inference")
+    max_t1: float | None = option(None, "when a flow ends at the latest", above=0.0, shown="20")
+    dt: float | None = option(None, "step size of euler, descent", above=0.0, shown="0.1")
+    rtol: float | None = option(None, "relative tolerance", above=0.0, shown="0.01; flows: 0.001")
+    chords: int | None = option(None, "shared iterations of equilibrium", least=0, shown="5")
+    steps: int | None = option(
+        None, "of descent; damped ones of equilibrium", least=0, shown="20; 0 or 100"
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Optimiser:
+    kind: str = option("adam", "", choices=OPTIMISERS, flag="optimiser")
+    learning_rate: float = option(5e-3, "its peak", above=0.0)
+    schedule: str = option("cosine", "of the learning rate", choices=("constant", "cosine"))
+    warmup: int = option(0, "epochs in which it rises to its peak", least=0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Training:
+    epochs: int = option(20, "times through the data", least=1)
+    batch_size: int = option(64, "examples in a step", least=1)
+    seed: int = option(0, "same seed, same bits", least=0)
+    precision: str = option("float32", "of all numbers", choices=("float32", "float64"))
+    devices: int = option(1, "to share each batch out to", least=1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config:
+    """The tables of the TOML file."""
+
+    data: Data = Data()
+    network: Network = Network()
+    energy: Energy = Energy()
+    inference: Inference = Inference()
+    optimiser: Optimiser = Optimiser()
+    training: Training = Training()
+
+
+class Entry(typing.NamedTuple):
+    """One option: the table and the key it is in, the name that it has on the command line, its
+    type, and what [`option`][] noted about it.
+    """
+
+    table: str
+    key: str
+    name: str
+    kind: type
+    rules: Mapping[str, Any]
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+
+def _entries() -> list[Entry]:
+    entries = []
+    for table in dataclasses.fields(Config):
+        kinds = typing.get_type_hints(table.type)
+        for field in dataclasses.fields(typing.cast(Any, table.type)):
+            name = field.metadata["flag"] or field.name
+            kind = _plain_type(kinds[field.name])
+            entries.append(Entry(table.name, field.name, name, kind, field.metadata))
+    return entries
+
+
+def _plain_type(hint: Any) -> type:
+    """`int` of `int | None`."""
+    if not isinstance(hint, types.UnionType):
+        return hint
+    return next(kind for kind in typing.get_args(hint) if kind is not type(None))
+
+
+ENTRIES = _entries()

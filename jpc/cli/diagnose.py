@@ -1,0 +1,84 @@
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+
+import jpc
+
+from .config import Config
+from .setting import Problem
+from .tasks import AbstractTask
+
+EXAMPLES, TIMES = 32, 40
+_NO_STEP = optax.sgd(0.0)
+_FLOW_TIME = 10.0  # Of a flow that shows what a method without dynamics leaves out.
+
+
+class Diagnosis:
+    """What is to be known of a network after an epoch, from inference on a few training examples,
+    always the same ones: a function of the state for [`jpc.fit`][] to `inspect`.
+    """
+
+    def __init__(self, task: AbstractTask):
+        self._task = task
+        images, labels = (array[:EXAMPLES] for array in task.setting.dataset.train)
+        labels = jax.nn.one_hot(labels, task.setting.classes)
+        self._batch = task.pair(jnp.asarray(images, float), labels)
+
+    def __call__(self, **state: Any) -> dict[str, Any]:
+        setting = self._task.setting
+        problem = self._task.problem(state, *self._batch)
+        result = _step(problem, inference=setting.inference, **setting.options)
+        return dict(
+            diagnosis=dict(
+                energies=result["energies"],
+                weight_norms=result["model_param_norms"],
+                gradient_norms=result["model_grad_norms"],
+                activity_gradient=jnp.mean(result["stats"]["gradient_norm"]),
+                converged=jnp.mean(result["result"] == jpc.RESULTS.successful),
+                certificate=certify(problem, result["activities"], setting.options),
+                course=self._course(problem),
+            )
+        )
+
+    def _course(self, problem: Problem) -> dict[str, Any]:
+        """The energies of the layers during inference."""
+        flow, every = choose_flow(self._task.setting.config, self._task.setting.inference)
+        named = dict(record_energies=True, record_every=every, **self._task.setting.options)
+        energies = _step(problem, inference=flow, **named)["energies"]
+        times = jnp.arange(len(energies)) * (1.0 if every is None else every)
+        return dict(times=times, energies=energies)
+
+
+def choose_flow(
+    config: Config, method: jpc.AbstractInference
+) -> tuple[jpc.AbstractInference, float | None]:
+    """The method whose course is recorded and how often, or at every step if it has no time.
+    Equilibrium has no course, so that a flow goes in its place.
+    """
+    if config.inference.method == "descent":
+        return method, None
+    if config.inference.method == "equilibrium":
+        return jpc.GradientFlow(t1=_FLOW_TIME, throw=False), _FLOW_TIME / TIMES
+    return method, config.inference.max_t1 / TIMES  # pyright: ignore[reportOptionalOperand]
+
+
+def certify(problem: Problem, activities: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """How far from equilibrium inference ended, if there is a way to know."""
+    if "activity_decay" in options:
+        return {}
+    gap = jpc.equilibrium_gap(problem.params, activities, problem.output, problem.input, **options)
+    named = ("energy", "equilibrium_energy", "excess", "gradient_error", "layer_gradient_errors")
+    found = jnp.mean(gap["result"] == jpc.RESULTS.successful)
+    return {name: gap[name] for name in named} | dict(found=found)
+
+
+def _step(problem: Problem, **options: Any) -> dict[str, Any]:
+    """Inference and the gradients of learning, whose step is not taken."""
+    (model, skip_model), activities, output, input = problem
+    opt_state = _NO_STEP.init(eqx.filter((model, skip_model), eqx.is_array))
+    given = (model, _NO_STEP, opt_state, output, input)
+    named: Any = dict(skip_model=skip_model, activities=activities, **options)
+    return jpc.make_pc_step(*given, **named, param_norms=True, grad_norms=True)

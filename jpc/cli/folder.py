@@ -1,0 +1,121 @@
+import json
+import math
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from .check import make_config
+from .config import Config, ConfigError
+from .toml import as_tables, read_tables, write_tables
+
+Record = dict[str, Any]
+_FILES = (
+    "config.toml",
+    "metrics.jsonl",
+    "report.html",
+    "accuracy.png",
+    "energies.png",
+    "samples.png",
+)
+
+
+class RunFolder:
+    """Where a run leaves what it did: its configuration, its metrics, its checkpoints, its
+    pictures and its report.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.config, self.metrics, self.report, *_ = (path / name for name in _FILES)
+        self.checkpoints = path / "checkpoints"
+
+    def begin(self, config: Config) -> None:
+        """Makes room for a new run."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._clear()
+        self.write_config(config)
+
+    def write_config(self, config: Config) -> None:
+        write_whole(self.config, write_tables(as_tables(config)))
+
+    def read_config(self) -> Config:
+        if not self.config.is_file():
+            raise ConfigError(f"{self.path} is not the folder of a run: it has no config.toml.")
+        return make_config(read_tables(self.config))
+
+    def append(self, record: Record) -> None:
+        """Adds an epoch to the metrics, and cuts off before it what a run that was killed had
+        written of this epoch and of later ones. It is on the disc when this returns.
+        """
+        with self.metrics.open("a+b") as file:
+            file.seek(0)
+            whole = (_parse(line) for line in file.read().splitlines(keepends=True))
+            kept = [line for line, old in whole if old and old["epoch"] < record["epoch"]]
+            file.truncate(sum(map(len, kept)))
+            file.write(json.dumps(_without_nans(record)).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def read_metrics(self) -> list[Record]:
+        """The epochs that are done."""
+        if not self.metrics.is_file():
+            return []
+        lines = self.metrics.read_bytes().splitlines(keepends=True)
+        return [record for _, record in map(_parse, lines) if record]
+
+    def _clear(self) -> None:
+        """Removes a run, and nothing that is not of a run."""
+        for name in _FILES:
+            (self.path / name).unlink(missing_ok=True)
+        shutil.rmtree(self.checkpoints, ignore_errors=True)
+
+
+def _parse(line: bytes) -> tuple[bytes, Record | None]:
+    """A line, and what it says if it is whole."""
+    return line, json.loads(line) if line.endswith(b"\n") else None
+
+
+def _without_nans(tree: Any) -> Any:
+    """JSON has no NaN and no infinities: `None` in their place."""
+    if isinstance(tree, dict):
+        return {name: _without_nans(entry) for name, entry in tree.items()}
+    if isinstance(tree, list):
+        return [_without_nans(entry) for entry in tree]
+    return None if isinstance(tree, float) and not math.isfinite(tree) else tree
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Writes a file that is always whole to those who read it."""
+    data = content.encode() if isinstance(content, str) else content
+    draft = path.with_name(f".{path.name}.part")
+    draft.write_bytes(data)
+    draft.replace(path)
+
+
+def choose_folder(out: Path | None, dataset: str, *, overwrite: bool) -> RunFolder:
+    """A folder for a new run: `runs/<dataset>-<n>` unless one is given. One that has something
+    in it is refused, unless that is a run which may be overwritten.
+    """
+    if out is None:
+        return RunFolder(_next_free(dataset))
+    folder = RunFolder(out)
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"--out {out} is a file: name a folder.")
+    if not (out.is_dir() and any(out.iterdir())):
+        return folder
+    if not folder.config.is_file():
+        raise ConfigError(f"--out {out} has files in it that are not of a run: name another.")
+    if not overwrite:
+        raise ConfigError(
+            f"--out {out} has a run in it. Go on with that one: jpc train --resume {out}; "
+            "delete it and start anew: --overwrite; or name another folder."
+        )
+    return folder
+
+
+def _next_free(dataset: str) -> Path:
+    number = 1
+    while (path := Path("runs") / f"{dataset}-{number}").exists():
+        number += 1
+    return path

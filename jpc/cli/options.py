@@ -1,0 +1,61 @@
+"""The options of the command line, made from those of the configuration."""
+
+import functools as ft
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .check import check_value, make_config
+from .config import ENTRIES, Config, Entry
+from .toml import read_tables
+
+_METAVARS = {int: "N", float: "X", str: "NAME", bool: None}
+
+
+def with_options(command: Callable) -> Callable:
+    """Gives a command an option for each entry of the configuration. It gets those that were
+    given as one dictionary by name, `given`.
+    """
+    own = [p for p in inspect.signature(command).parameters.values() if p.name != "given"]
+
+    @ft.wraps(command)
+    def wrapped(**values: Any) -> Any:
+        given = {entry.name: values.pop(entry.name) for entry in ENTRIES}
+        given = {name: value for name, value in given.items() if value is not None}
+        return command(given=given, **values)
+
+    own = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
+    parameters = [own[0], *map(_parameter, ENTRIES), *own[1:]]
+    wrapped.__annotations__ = {p.name: p.annotation for p in parameters}
+    vars(wrapped)["__signature__"] = inspect.Signature(parameters)
+    return wrapped
+
+
+def _parameter(entry: Entry) -> inspect.Parameter:
+    flag = f"{entry.flag}/--no-{entry.flag[2:]}" if entry.kind is bool else entry.flag
+    info = typer.Option(flag, metavar=_METAVARS[entry.kind], help=_help(entry), show_default=False)
+    kind: Any = entry.kind
+    annotation = Annotated[kind | None, info]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(entry.name, keyword, default=None, annotation=annotation)
+
+
+def _help(entry: Entry) -> str:
+    """Its choices, the default first; or what it is, and its default."""
+    choices, shown = entry.rules["choices"], entry.rules["shown"]
+    if choices and choices[0] == shown:
+        return ", ".join(choices)
+    return f"{', '.join(choices) or entry.rules['text']} [{shown}]"
+
+
+def read_config(file: Path | None, given: Mapping[str, Any]) -> Config:
+    """The configuration of a file, or the default one, and what the command line says."""
+    tables = {} if file is None else read_tables(file)
+    for entry in ENTRIES:
+        if entry.name in given:
+            check_value(entry, given[entry.name])
+            tables.setdefault(entry.table, {})[entry.key] = given[entry.name]
+    return make_config(tables)

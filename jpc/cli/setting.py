@@ -1,0 +1,115 @@
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float
+
+import jpc
+from jpc.data import Dataset
+
+from .build import (
+    Params,
+    init_optimiser,
+    make_inference,
+    make_keys,
+    make_network,
+    make_optimiser,
+    make_options,
+)
+from .config import Config
+
+State = Mapping[str, Any]
+
+
+class Problem(NamedTuple):
+    """A problem of inference: what the paper's calls take."""
+
+    params: Params
+    activities: list[Array] | None
+    output: Array
+    input: Array | None
+
+
+class Picture(NamedTuple):
+    """An image in [0, 1], what to write below it, and whether the network got it right, if it
+    was asked.
+    """
+
+    image: Float[np.ndarray, "channels height width"]
+    caption: str
+    right: bool = True
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What all tasks share: the data, the method of inference, the optimiser, and the options
+    that make the energy.
+    """
+
+    config: Config
+    dataset: Dataset
+    options: dict[str, Any]
+    inference: jpc.AbstractInference
+    optim: optax.GradientTransformation
+
+    @property
+    def pixels(self) -> int:
+        return math.prod(self.dataset.shape)
+
+    @property
+    def classes(self) -> int:
+        return len(self.dataset.classes)
+
+    def network(self, sizes: tuple[Any, int], which: int = 0) -> Params:
+        """A network with an input and an output of these sizes; another one if `which` is 1."""
+        key = make_keys(self.config.training.seed)[which]
+        return make_network(key, self.config.network, sizes)
+
+    def state(self, params: Params) -> dict[str, Any]:
+        """The state of [`jpc.make_pc_step`][]."""
+        opt_state = init_optimiser(self.optim, params)
+        return dict(**params._asdict(), optim=self.optim, opt_state=opt_state)
+
+    def step(self, **given: Any) -> dict[str, Any]:
+        """One step of training."""
+        return jpc.make_pc_step(**given, inference=self.inference, **self.options)
+
+    def states(self, params: Params, input: Any) -> list[Array]:
+        """The activities of a feedforward pass. The last ones are the prediction."""
+        return jpc.init_activities_with_ffwd(
+            params.model, input, skip_model=params.skip_model, **self.options
+        )
+
+    def from_rest(self, params: Params, size: int, examples: int) -> list[Array]:
+        """Activities to infer an input from: zeros, and what they predict."""
+        zeros = jnp.zeros((examples, size))
+        return [zeros, *self.states(params, zeros)]
+
+    def explain(self, params: Params, start: list[Array], output: Any) -> Array:
+        """The input that is inferred from an output."""
+        named: Any = dict(inference=self.inference, **self.options)
+        return jpc.solve_inference(params, start, output, **named)[0]
+
+    def samples(self, params: Params) -> list[Picture]:
+        """What a generative network makes of each label."""
+        images = self.dataset.restore(self.states(params, jnp.eye(self.classes))[-1])
+        return list(map(Picture, images, self.dataset.classes))
+
+
+def make_setting(config: Config, dataset: Dataset) -> Setting:
+    steps = len(dataset.train[1]) // config.training.batch_size
+    return Setting(
+        config=config,
+        dataset=dataset,
+        options=make_options(config),
+        inference=make_inference(config.inference),
+        optim=make_optimiser(config.optimiser, config.training.epochs, steps),
+    )
+
+
+def params_of(state: State) -> Params:
+    return Params(state["model"], state["skip_model"])

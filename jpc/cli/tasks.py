@@ -1,0 +1,213 @@
+"""What is learned from what: the state, the step and the evaluation of each task."""
+
+import abc
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jpc
+from jpc.data import Dataset
+
+from .build import Params
+from .config import Config
+from .setting import Picture, Problem, Setting, State, make_setting, params_of
+
+
+class AbstractTask(abc.ABC):
+    """One of the tasks, with everything that [`jpc.fit`][] needs.
+
+    `metrics` are the entries of a step's result to keep; `headline` is the metric of the test
+    set that says how good a network is.
+    """
+
+    metrics: tuple[str, ...] = ("loss", "energies")
+    headline: str = "test_acc"
+
+    def __init__(self, setting: Setting):
+        self.setting = setting
+
+    @abc.abstractmethod
+    def state(self) -> dict[str, Any]:
+        """What [`jpc.fit`][] changes, at the beginning."""
+
+    @abc.abstractmethod
+    def pair(self, images: Any, labels: Any) -> tuple[Any, Any]:
+        """Input and output."""
+
+    @abc.abstractmethod
+    def step(self, *, input: Any, output: Any, key: Any, **state: Any) -> dict[str, Any]:
+        """One step of training."""
+
+    @abc.abstractmethod
+    def evaluate(self, *, input: Any, output: Any, key: Any, **state: Any) -> dict[str, Any]:
+        """Metrics of a batch of the test set."""
+
+    @abc.abstractmethod
+    def problem(self, state: State, input: Any, output: Any) -> Problem:
+        """The problem of inference that is solved in a step."""
+
+    @abc.abstractmethod
+    def pictures(self, state: State) -> list[Picture]:
+        """Something to look at."""
+
+
+class Discriminative(AbstractTask):
+    """From images to labels."""
+
+    def state(self):
+        sizes = (self.setting.dataset.shape, self.setting.classes)
+        return self.setting.state(self.setting.network(sizes))
+
+    def pair(self, images, labels):
+        return images, labels
+
+    def step(self, *, input, output, key, **state):
+        return self.setting.step(input=input, output=output, key=key, **state)
+
+    def evaluate(self, *, input, output, key, **state):
+        named = dict(output=output, input=input, key=key, **self.setting.options)
+        return jpc.evaluate_discriminative(**state, **named)
+
+    def problem(self, state, input, output):
+        return Problem(params_of(state), None, output, input)
+
+    def pictures(self, state):
+        dataset = self.setting.dataset
+        images, labels = (array[:20] for array in dataset.test)
+        logits = self.setting.states(params_of(state), jnp.asarray(images, float))[-1]
+        guesses = np.argmax(logits, axis=1)
+        chances = 100 * np.max(jax.nn.softmax(logits), axis=1)
+        sure = self.setting.config.energy.loss == "ce"  # Else they are no probabilities.
+        names, is_right = dataset.classes, guesses == labels
+        captions = [
+            names[guess] + f" ({chance:.0f} %)" * sure + f", is {names[label]}" * (not right)
+            for guess, chance, label, right in zip(guesses, chances, labels, is_right, strict=True)
+        ]
+        return list(map(Picture, dataset.restore(images), captions, map(bool, is_right)))
+
+
+class Generative(AbstractTask):
+    """From labels to images; the label of an image is inferred."""
+
+    def state(self):
+        sizes = ((self.setting.classes,), self.setting.pixels)
+        return self.setting.state(self.setting.network(sizes))
+
+    def pair(self, images, labels):
+        return labels, images
+
+    def step(self, *, input, output, key, **state):
+        return self.setting.step(input=input, output=output, key=key, **state)
+
+    def evaluate(self, *, input, output, key, **state):
+        del key
+        params = params_of(state)
+        start = self.setting.from_rest(params, self.setting.classes, len(output))
+        inferred = self.setting.explain(params, start, output)
+        loss = jpc.mse_loss(self.setting.states(params, input)[-1], output)
+        return dict(acc=jpc.compute_accuracy(input, inferred), loss=loss)
+
+    def problem(self, state, input, output):
+        return Problem(params_of(state), None, output, input)
+
+    def pictures(self, state):
+        return self.setting.samples(params_of(state))
+
+
+class Unsupervised(AbstractTask):
+    """From causes, which are inferred, to images."""
+
+    metrics: tuple[str, ...] = ("energies",)
+    headline: str = "test_loss"
+
+    def state(self):
+        sizes = ((self.setting.config.network.latent,), self.setting.pixels)
+        return self.setting.state(self.setting.network(sizes))
+
+    def pair(self, images, labels):
+        return None, images
+
+    def step(self, *, input, output, key, **state):
+        start = self._start(params_of(state), output)
+        return self.setting.step(activities=start, input=input, output=output, key=key, **state)
+
+    def evaluate(self, *, input, output, key, **state):
+        del input, key
+        return dict(loss=jpc.mse_loss(self._reconstruct(params_of(state), output), output))
+
+    def problem(self, state, input, output):
+        params = params_of(state)
+        return Problem(params, self._start(params, output), output, input)
+
+    def pictures(self, state):
+        dataset = self.setting.dataset
+        images = jnp.asarray(dataset.test[0][:10], float)
+        made = self._reconstruct(params_of(state), images)
+        pairs = zip(dataset.restore(images), dataset.restore(made), strict=True)
+        both = ((Picture(a, "image"), Picture(b, "explained")) for a, b in pairs)
+        return [picture for pair in both for picture in pair]
+
+    def _start(self, params: Params, output: Any) -> list[Any]:
+        latent: Any = self.setting.config.network.latent
+        return self.setting.from_rest(params, latent, len(output))
+
+    def _reconstruct(self, params: Params, output: Any) -> jax.Array:
+        inferred = self.setting.explain(params, self._start(params, output), output)
+        return self.setting.states(params, inferred)[-1]
+
+
+class Hybrid(AbstractTask):
+    """From labels to images and back: the label of an image is guessed by an amortiser, and
+    inferred from that guess.
+    """
+
+    metrics: tuple[str, ...] = ("losses",)
+
+    def state(self):
+        classes, pixels = self.setting.classes, self.setting.pixels
+        generator = self.setting.network(((classes,), pixels))
+        amortiser = self.setting.network(((pixels,), classes), which=1)
+        states = [self.setting.state(params) for params in (generator, amortiser)]
+        optims, opt_states = ([s[name] for s in states] for name in ("optim", "opt_state"))
+        nets = dict(generator=generator.model, amortiser=amortiser.model)
+        return dict(nets, optims=tuple(optims), opt_states=tuple(opt_states))
+
+    def pair(self, images, labels):
+        return labels, images
+
+    def step(self, *, input, output, key, **state):
+        named: Any = dict(inference=self.setting.inference, **self.setting.options)
+        return jpc.make_hpc_step(**state, output=output, input=input, key=key, **named)
+
+    def evaluate(self, *, input, output, key, **state):
+        del key
+        params, guess = Params(state["generator"], None), self._guess(state, output)
+        inferred = self.setting.explain(params, guess, output)
+        return dict(
+            acc=jpc.compute_accuracy(input, inferred),
+            guess_acc=jpc.compute_accuracy(input, guess[0]),
+            loss=jpc.mse_loss(self.setting.states(params, input)[-1], output),
+        )
+
+    def problem(self, state, input, output):
+        start = self._guess(state, output)[1:]
+        return Problem(Params(state["generator"], None), start, output, input)
+
+    def pictures(self, state):
+        return self.setting.samples(Params(state["generator"], None))
+
+    def _guess(self, state: State, output: Any) -> list[Any]:
+        networks = state["amortiser"], state["generator"]
+        return jpc.init_activities_with_amort(*networks, output)
+
+
+_TASKS = dict(
+    discriminative=Discriminative, generative=Generative, unsupervised=Unsupervised, hybrid=Hybrid
+)
+
+
+def make_task(config: Config, dataset: Dataset) -> AbstractTask:
+    """The task that a configuration names."""
+    return _TASKS[config.data.task](make_setting(config, dataset))

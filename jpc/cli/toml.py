@@ -1,0 +1,43 @@
+"""The configuration as a file."""
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .config import Config, ConfigError
+
+
+def read_tables(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file."""
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not TOML: {error}.") from None
+
+
+def as_tables(config: Config) -> dict[str, dict[str, Any]]:
+    """All options that matter, by table."""
+    tables = dataclasses.asdict(config)
+    return {
+        table: {key: value for key, value in options.items() if value is not None}
+        for table, options in tables.items()
+    }
+
+
+def write_tables(tables: Mapping[str, Mapping[str, Any]]) -> str:
+    """Tables as TOML. Strings are names and need no escapes."""
+    blocks = []
+    for table, options in tables.items():
+        lines = [f"{key} = {_value(value)}" for key, value in options.items()]
+        blocks.append("\n".join([f"[{table}]", *lines]))
+    return "\n\n".join(blocks) + "\n"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else repr(value)

@@ -1,0 +1,130 @@
+import time
+from typing import Any
+
+import jax
+
+import jpc
+
+from . import plot
+from .build import load_data, make_keys, make_mesh
+from .config import Config
+from .diagnose import Diagnosis
+from .folder import Record, RunFolder, write_whole
+from .report import Status, write_report
+from .setting import Picture, State
+from .tasks import AbstractTask, make_task
+from .toml import as_tables
+
+_PAUSE = 10.0  # Seconds between two reports: to draw them takes time, too.
+
+
+class Watcher:
+    """Keeps the folder of a run up to date: looks at the state after each epoch, which
+    [`jpc.fit`][] gives it to `inspect`, and then writes down what `fit` says of the epoch.
+    """
+
+    def __init__(self, task: AbstractTask, folder: RunFolder):
+        self._task, self._folder = task, folder
+        self._diagnosis = Diagnosis(task)
+        self._pictures: list[Picture] = []
+        self._written = -_PAUSE
+
+    def look(self, **state: Any) -> dict[str, Any]:
+        self._pictures = self._task.pictures(state)
+        return self._diagnosis(**state)
+
+    def note(self, record: Record) -> None:
+        self._folder.append(record)
+        if time.monotonic() - self._written > _PAUSE:
+            self.report("running")
+
+    def report(self, status: Status) -> None:
+        config, headline = self._task.setting.config, self._task.headline
+        records = self._folder.read_metrics()
+        page = write_report(config, records, self._pictures, status, headline)
+        write_whole(self._folder.report, page)
+        if records:
+            self._plot(records)
+        self._written = time.monotonic()
+
+    def _plot(self, records: list[Record]) -> None:
+        config, path = self._task.setting.config, self._folder.path
+        x_label = "step" if config.inference.method == "descent" else "time"
+        write_whole(path / "accuracy.png", plot.plot_accuracy(records, self._task.headline))
+        write_whole(path / "energies.png", plot.plot_energies(records, x_label))
+        if config.data.task != "discriminative" and self._pictures:
+            write_whole(path / "samples.png", plot.plot_pictures(self._pictures))
+
+
+def prepare(config: Config, *, progress: bool) -> AbstractTask:
+    """Everything that a run needs before it can start."""
+    jax.config.update("jax_enable_x64", config.training.precision == "float64")
+    make_mesh(config.training.devices)
+    return make_task(config, load_data(config, progress=progress))
+
+
+def train(task: AbstractTask, folder: RunFolder, *, resume: bool, progress: bool) -> Record:
+    """Trains, and keeps the folder of the run up to date.
+
+    **Arguments:**
+
+    - `task`: what to train.
+    - `folder`: that of the run.
+    - `resume`: whether to go on with a run that is there.
+    - `progress`: whether to show how it goes.
+
+    **Returns:**
+
+    The last epoch's entry of the metrics.
+    """
+    config, watcher, state = task.setting.config, Watcher(task, folder), task.state()
+    (folder.write_config if resume else folder.begin)(config)
+    try:
+        fitted = fit(
+            task,
+            state,
+            folder,
+            resume=resume,
+            epochs=config.training.epochs,
+            progress=progress,
+            inspect=watcher.look,
+            callbacks=[watcher.note],
+        )
+    except BaseException as error:
+        watcher.report("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
+        raise
+    watcher.look(**fitted.state)
+    watcher.report("finished")
+    return fitted.history[-1]
+
+
+def fit(
+    task: AbstractTask, state: State, folder: RunFolder, *, resume: bool, **options: Any
+) -> jpc.Fitted:
+    """Trains from the beginning, or from where a run got to."""
+    config, dataset = task.setting.config, task.setting.dataset
+    saved = as_tables(config)
+    saved["training"] = dict(saved["training"], epochs=None)
+    return jpc.fit(
+        task.step,
+        state,
+        _pair(task, dataset.train),
+        batch_size=config.training.batch_size,
+        key=make_keys(config.training.seed)[2],
+        metrics=task.metrics,
+        test=_pair(task, dataset.test),
+        evaluate=task.evaluate,
+        checkpoints=jpc.Checkpoints(folder.checkpoints, resume=resume, keep=2, config=saved),
+        mesh=make_mesh(config.training.devices),
+        **options,
+    )
+
+
+def _pair(task: AbstractTask, examples: tuple) -> tuple[Any, Any]:
+    images, labels = examples
+    return task.pair(images.astype(jax.numpy.result_type(float)), labels)
+
+
+def restore(task: AbstractTask, folder: RunFolder) -> State:
+    """The state of a run of which at least one epoch is done."""
+    return fit(task, task.state(), folder, resume=True, epochs=1, progress=False).state
