@@ -225,6 +225,20 @@ def test_kinks_are_no_obstacle(gain):
         assert np.all(succeeded(inferred))
 
 
+def test_rounding_is_no_reason_to_go_on():
+    """In single precision the loss of a confident prediction is a small difference of large
+    numbers. An example that is at equilibrium but for that needs no more steps.
+    """
+    problem = make_problem("tanh", (3, 20, 20, 5), gain=20.0, batch=32, seed=1)
+    layers, nodes, clamps = pose(problem)
+    sure = jax.vmap(lambda z: jpc.feedforward(problem.layers, z))(problem.x)[-1]
+    clamps[-1] = jax.nn.one_hot(jnp.argmax(sure, axis=1), 5, dtype=sure.dtype)
+    posed = to(jnp.float32, (jpc.PCEnergy(jpc.cross_entropy), layers, nodes, clamps))
+    inferred = infer(jpc.Equilibrium(), *posed)
+    assert np.all(succeeded(inferred))
+    assert np.max(inferred.stats["steps"]) <= 20
+
+
 # --- depth ---
 
 

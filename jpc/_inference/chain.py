@@ -168,6 +168,14 @@ class ErrorChain(eqx.Module):
         prediction, _ = self.predict(clamps)(v)
         return 0.5 * jnp.vdot(ravel(v), self.own(v)) + self.loss(clamps[-1], prediction)
 
+    def blur(self, v: Nodes, clamps: Clamps) -> Array:
+        """Energies that differ by less than this are the same but for rounding: a loss may be a
+        small difference of large predictions.
+        """
+        prediction, _ = self.predict(clamps)(v)
+        size = jnp.abs(self.energy(v, clamps)) + jnp.linalg.norm(prediction)
+        return 4 * jnp.finfo(size.dtype).eps * size
+
     def own(self, v: Nodes) -> Array:
         """$P v$, in one vector."""
         return ravel(jax.tree.map(jnp.multiply, v, self.weights))

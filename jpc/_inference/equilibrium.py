@@ -67,18 +67,19 @@ class Equilibrium(AbstractInference):
             return found, ended, examples(energy, params, ended, clamps)
 
         found, ended, after = end(found)
+        blur = jax.vmap(chain.blur)(found.v, clamps)
         if self.max_steps > 0:
             # These are rare, so their program should be short rather than fast.
             compact = ErrorChain.of(energy, params, nodes, clamps, loops=True)
-            okay = after <= before
+            okay = after <= before + blur
             done = okay & (found.gap <= self.rtol)
             damp = lambda *args: self._damp_if_needed(chain, compact, *args)
             damped = lambda: end(jax.vmap(damp)(found, nodes, clamps, okay, done))
             undamped = (found, ended, after)
             found, ended, after = jax.lax.cond(jnp.all(done), lambda: undamped, damped)
+        result = jax.vmap(_result)((after <= before + blur) & (found.gap <= self.rtol))
         okay = after <= before
         ended, after = _where(okay, (ended, after), (nodes, before))
-        result = jax.vmap(_result)(okay & (found.gap <= self.rtol))
         ended, result = conclude(ended, result, before, after, throw=self.throw)
         stats = {"steps": found.steps, "evaluations": found.steps + 1}
         # At a kink it is the gradient of the units that are not held there.
@@ -138,8 +139,7 @@ class Equilibrium(AbstractInference):
         v, energy, lam, gap, steps = self._damp(compact, start, clamps, done)
         rtol = jnp.where(done | (gap <= self.rtol), jnp.inf, self.rtol)
         *settled, lower, more = compact.settle(v, clamps, rtol, self.max_steps)
-        rounding = 8 * jnp.finfo(energy.dtype).eps * jnp.abs(energy)
-        better = jnp.isfinite(rtol) & (lower <= energy + rounding)
+        better = jnp.isfinite(rtol) & (lower <= energy + compact.blur(v, clamps))
         v, gap = _where(better, tuple(settled), (v, gap))
         new = (chain.pack(compact.unpack(v)), gap, steps + jnp.where(better, more, 0))
         v, gap, steps = _where(done, (found.v, found.gap, found.steps), new)
@@ -158,7 +158,7 @@ class Equilibrium(AbstractInference):
             v, energy, damping, _, steps, progress = state
             tries, gap = step(v, clamps, damping)
             new, lower = _lowest([(v, chain.energy(v, clamps)) for v in tries])
-            okay = lower <= energy + 4 * eps * jnp.abs(energy)
+            okay = lower <= energy + blur
             easier = jnp.where(damping < 1e-3, floor, damping / 4)
             damping = jnp.where(okay, easier, jnp.maximum(8 * damping, 0.1))
             converged = gap <= self.rtol
@@ -172,7 +172,7 @@ class Equilibrium(AbstractInference):
 
         damping = jnp.asarray(0.0 if chain.definite else 1e-2, clamps[-1].dtype)
         gap = jnp.asarray(jnp.inf, clamps[-1].dtype)
-        energy = chain.energy(v, clamps)
+        energy, blur = chain.energy(v, clamps), chain.blur(v, clamps)
         state = (v, energy, damping, gap, jnp.asarray(0), _Progress(energy, gap, jnp.asarray(0)))
         v, energy, _, gap, steps, _ = jax.lax.while_loop(unfinished, body, state)
         solvable = chain.definite and chain.outputs <= self.dense
