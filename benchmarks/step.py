@@ -46,7 +46,7 @@ def measure(hidden: int, width: int, size: int, count: int, methods: dict) -> No
         steps[name] = train(predictive_coding(method), layers, *data)
     for k in (2, 3):
         method = jpc.Equilibrium(chords=k, max_steps=0, throw=False)
-        for group in (10, 25):
+        for group in (g for g in (10, 25) if count % g == 0):
             name = f"Equilibrium, {k} chords, S every {group} batches"
             steps[name] = train_in_groups(method, layers, *data, group=group)
     times = interleaved(steps)
