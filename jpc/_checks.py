@@ -18,9 +18,9 @@ REMEDY = "Check the data, or use smaller weights, a smaller step size, a smaller
 
 
 @contextlib.contextmanager
-def deferred(on: bool = False) -> Iterator[None]:
-    """What is traced in here has no checks, but passes NaNs on: a check makes a device wait for
-    its host. Whoever uses this looks at the numbers later.
+def checks(on: bool) -> Iterator[None]:
+    """Whether what is traced in here has its checks. Without them it passes NaNs on, and somebody
+    looks at the numbers later: a check makes an accelerator wait for its host.
     """
     token = _ON.set(on)
     try:
@@ -34,7 +34,7 @@ def checked_jit(fn: _F) -> _F:
 
     @eqx.filter_jit
     def traced(on: bool, args: Any, kwargs: Any) -> Any:
-        with deferred(on):
+        with checks(on):
             return fn(*args, **kwargs)
 
     return ft.wraps(fn)(lambda *args, **kwargs: traced(_ON.get(), args, kwargs))  # pyright: ignore

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Bool, Int, PRNGKeyArray, PyTree
 
-from .._checks import all_finite, deferred
+from .._checks import all_finite, checks
 from .devices import Devices
 
 Pair = tuple[Any, Any]
@@ -94,7 +94,7 @@ def train_batch(given: tuple, carry: Carry) -> Carry:
 
 
 def _step(recipe: Recipe, carry: Carry, batch: Pair, key: PRNGKeyArray) -> Carry:
-    with deferred(not accelerated()):
+    with checks(not accelerated()):
         result = recipe(carry.state, batch, key)
     new = eqx.filter({name: result[name] for name in recipe.rest}, eqx.is_array)
     old, structure = jax.tree.flatten(carry.state)
