@@ -16,7 +16,6 @@ where $W = (P + \mu)^{-1}$ and $A = J W J^T$. For squared errors and $\mu = 0$ t
 $S = I + H A$ is the rescaling of the linear theory.
 """
 
-import itertools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -29,9 +28,10 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
 from .._energy import AbstractEnergy, EPCEnergy, LocalEnergy, as_chain
-from .._layer import apply, join, split
+from .._layer import apply
 from .._types import Clamps, Layers, Nodes, Scalar
 from .kinks import settle
+from .stack import apply_each, find_runs, gather, pass_one, pass_several
 
 
 class Found(NamedTuple):
@@ -100,15 +100,15 @@ class ErrorChain(eqx.Module):
             )
         states = eqx.combine(nodes, clamps)
         shapes = [z.shape[1:] for z in states]
-        runs = _runs(layers[:-1], shapes) if loops else (1,) * (len(layers) - 1)
+        runs = find_runs(layers[:-1], shapes) if loops else (1,) * (len(layers) - 1)
         prior, *precisions = chain.weights(len(layers))
         like = [jnp.ones((1,) * (z.ndim - 1), z.dtype) for z in states[1:-1]]
         weights = [p * one for p, one in zip(precisions, like, strict=True)]
         free = nodes[0] is not None
         return ErrorChain(
-            _gather(runs, layers[:-1]),
+            gather(runs, layers[:-1]),
             layers[-1],
-            [prior if free else None, *_gather(runs, weights)],
+            [prior if free else None, *gather(runs, weights)],
             chain.loss(len(layers)),
             None if in_errors else LocalEnergy(chain),
             runs,
@@ -118,7 +118,7 @@ class ErrorChain(eqx.Module):
 
     def pack(self, states: Nodes) -> Nodes:
         """From a list over the chain, $z_0$ first, to one over the blocks."""
-        return [states[0], *_gather(self.runs, states[1:])]
+        return [states[0], *gather(self.runs, states[1:])]
 
     def unpack(self, v: Nodes) -> Nodes:
         runs = zip(self.runs, v[1:], strict=True)
@@ -133,7 +133,7 @@ class ErrorChain(eqx.Module):
             z = v[0] if clamps[0] is None else clamps[0]
             states = [z]
             for block, errors, length in zip(self.blocks, v[1:], self.runs, strict=True):
-                z, passed = (_one if length == 1 else _several)(block, z, errors)
+                z, passed = (pass_one if length == 1 else pass_several)(block, z, errors)
                 states.append(passed)
             return apply(self.last, z), states
 
@@ -152,7 +152,7 @@ class ErrorChain(eqx.Module):
                 last = z
             else:
                 before = jnp.concatenate([last[None], z[:-1]])
-                errors.append(z - _apply_each(block, before))
+                errors.append(z - apply_each(block, before))
                 last = z[-1]
         return errors
 
@@ -166,6 +166,9 @@ class ErrorChain(eqx.Module):
 
     def energy(self, v: Nodes, clamps: Clamps) -> Scalar:
         prediction, _ = self.predict(clamps)(v)
+        return self._sum(v, clamps, prediction)
+
+    def _sum(self, v: Nodes, clamps: Clamps, prediction: Array) -> Scalar:
         return 0.5 * jnp.vdot(ravel(v), self.own(v)) + self.loss(clamps[-1], prediction)
 
     def blur(self, v: Nodes, clamps: Clamps) -> Array:
@@ -173,7 +176,7 @@ class ErrorChain(eqx.Module):
         small difference of large predictions.
         """
         prediction, _ = self.predict(clamps)(v)
-        size = jnp.abs(self.energy(v, clamps)) + jnp.linalg.norm(prediction)
+        size = jnp.abs(self._sum(v, clamps, prediction)) + jnp.linalg.norm(prediction)
         return 4 * jnp.finfo(size.dtype).eps * size
 
     def own(self, v: Nodes) -> Array:
@@ -189,12 +192,12 @@ class ErrorChain(eqx.Module):
 
         def potential(free: Nodes) -> Scalar:
             z = free[-1] if self.runs[-1:] == (1,) else free[-1][-1]
-            v, prediction = coordinates(free), apply(self.last, z)
-            return 0.5 * jnp.vdot(ravel(v), self.own(v)) + self.loss(clamps[-1], prediction)
+            return self._sum(coordinates(free), clamps, apply(self.last, z))
 
-        size = jnp.linalg.norm(self.own(v))
+        size = _at_least(jnp.linalg.norm(self.own(v)))
         free = [v[0], *self.predict(clamps)(v)[1][1:]]
-        free, gap, steps = settle(potential, free, rtol=rtol * size, max_steps=max_steps)
+        options: Any = dict(tolerance=rtol * size, blur=self.blur(v, clamps), max_steps=max_steps)
+        free, gap, steps = settle(potential, free, **options)
         return coordinates(free), gap / size, potential(free), steps
 
     def output_error(self, clamps: Clamps, prediction: Array) -> Array:
@@ -223,23 +226,19 @@ class ErrorChain(eqx.Module):
         """How far off `v` is: the norm of the gradient $P v - J^T g$ there, relatively."""
         return _distance(self.own(v), ravel(forces), ravel(rounding))
 
-    def linearise(self, v: Nodes, clamps: Clamps, lam: Array | None = None) -> Found:
-        r"""What there is to learn at `v`, with a given $\lambda$ or the output error there."""
-        prediction, pull, states = jax.vjp(self.predict(clamps), v, has_aux=True)
-        lam = self.output_error(clamps, prediction) if lam is None else lam
-        never = jnp.asarray(jnp.inf, lam.dtype)
-        return Found(v, states, pull(lam)[0], lam, never, jnp.asarray(0), jnp.asarray(False))
-
-    def lesson_at(self, v: Nodes, clamps: Clamps, lam: Array | None, kinks: Array) -> Found:
-        r"""As `linearise`; but where there are kinks, no gradient but only the errors themselves,
-        $\delta = P v$, tell what to learn.
+    def linearise(
+        self, v: Nodes, clamps: Clamps, lam: Array | None = None, kinks: Array | bool = False
+    ) -> Found:
+        r"""What there is to learn at `v`, with a given $\lambda$ or the output error there. Where
+        there are kinks, no gradient but only the errors themselves, $\delta = P v$, tell it.
         """
-        at = self.linearise(v, clamps)
-        given = at if lam is None else self.linearise(v, clamps, lam)
+        prediction, pull, states = jax.vjp(self.predict(clamps), v, has_aux=True)
+        g = self.output_error(clamps, prediction)
+        lam = g if lam is None else jnp.where(kinks, g, lam)
         own = jax.tree.map(jnp.multiply, v, self.weights)
-        pick = lambda one, other: jnp.where(kinks, one, other)
-        delta, lam = jax.tree.map(pick, (own, at.lam), (given.delta, given.lam))
-        return at._replace(delta=delta, lam=lam, kinks=kinks)
+        delta = jax.tree.map(lambda x, y: jnp.where(kinks, x, y), own, pull(lam)[0])
+        never = jnp.asarray(jnp.inf, lam.dtype)
+        return Found(v, states, delta, lam, never, jnp.asarray(0), jnp.asarray(kinks))
 
     def solve(self, v: Nodes, clamps: Clamps) -> Array:
         r"""$\lambda$ where $v$ is at equilibrium. The output error there is the same, but it is a
@@ -255,8 +254,11 @@ class ErrorChain(eqx.Module):
     def _linear(self, v: Nodes, clamps: Clamps, weights: Nodes) -> _Linear:
         prediction, pull, _ = jax.vjp(self.predict(clamps), v, has_aux=True)
         size, identity = prediction.size, jnp.eye(prediction.size, dtype=prediction.dtype)
-        divide = lambda t: jax.tree.map(jnp.divide, t, weights)
-        both = lambda row: (ravel(pull(row)[0]), ravel(divide(pull(row)[0])))
+
+        def both(row):
+            (t,) = pull(row)
+            return ravel(t), ravel(jax.tree.map(jnp.divide, t, weights))
+
         J, JW = jax.vmap(both)(identity.reshape(size, *prediction.shape))
         H = jax.hessian(self.loss, argnums=1)(clamps[-1], prediction).reshape(size, size)
         g = self.output_error(clamps, prediction)
@@ -326,10 +328,13 @@ class ErrorChain(eqx.Module):
 def _distance(one: Array, other: Array, rounding: Array) -> Array:
     """Relative to the larger of the two, but for what rounding explains."""
     norm = jnp.linalg.norm
-    # Below this there is nothing left to learn from, and rounding is all there is.
-    size = jnp.maximum(norm(one), norm(other))
-    size = jnp.maximum(size, jnp.sqrt(jnp.finfo(size.dtype).eps))
+    size = _at_least(jnp.maximum(norm(one), norm(other)))
     return jnp.maximum(norm(one - other) - norm(rounding), 0) / size
+
+
+def _at_least(size: Array) -> Array:
+    """Below this there is nothing left to learn from, and rounding is all there is."""
+    return jnp.maximum(size, jnp.sqrt(jnp.finfo(size.dtype).eps))
 
 
 def _product_eps(dtype: Any) -> float:
@@ -345,54 +350,3 @@ def _product_eps(dtype: Any) -> float:
 def ravel(tree: PyTree) -> Array:
     """All numbers in one vector: what is done to it is compiled once, not once a layer."""
     return ravel_pytree(tree)[0]
-
-
-class _Stack(eqx.Module):
-    """Equal layers one after the other, their arrays stacked."""
-
-    arrays: list[Array | None]
-    fixed: Any = eqx.field(static=True)
-
-
-def _runs(layers: Layers, shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
-    """How many layers in a row are equal but for the values of their arrays."""
-
-    def kind(i: int, layer: Callable):
-        fixed, arrays = split(layer)
-        equal = (fixed, [None if x is None else (x.shape, x.dtype) for x in arrays], shapes[i])
-        return equal if shapes[i] == shapes[i + 1] else i
-
-    kinds = [kind(i, layer) for i, layer in enumerate(layers)]
-    return tuple(len(list(run)) for _, run in itertools.groupby(kinds))
-
-
-def _gather(runs: tuple[int, ...], items: Any) -> list:
-    """One entry for each run, stacked where there are several."""
-    items = iter(items)
-    groups = [list(itertools.islice(items, n)) for n in runs]
-    return [group[0] if len(group) == 1 else _stack(group) for group in groups]
-
-
-def _stack(items: list) -> Any:
-    if eqx.is_array(items[0]):
-        return jnp.stack(items)
-    fixed, _ = split(items[0])
-    columns = zip(*(split(layer)[1] for layer in items), strict=True)
-    return _Stack([None if c[0] is None else jnp.stack(c) for c in columns], fixed)
-
-
-def _one(layer: Callable, z: Array, error: Array) -> tuple[Array, Array]:
-    z = apply(layer, z) + error
-    return z, z
-
-
-def _several(stack: _Stack, z: Array, errors: Array) -> tuple[Array, Array]:
-    def body(z, item):
-        arrays, error = item
-        return _one(join(stack.fixed, arrays), z, error)
-
-    return jax.lax.scan(body, z, (stack.arrays, errors))
-
-
-def _apply_each(stack: _Stack, inputs: Array) -> Array:
-    return jax.vmap(lambda arrays, z: apply(join(stack.fixed, arrays), z))(stack.arrays, inputs)

@@ -18,7 +18,9 @@ class Equilibrium(AbstractInference):
 
     First come a few iterations of the whole batch with one matrix $S$, the mean of a handful
     of examples. Then the examples that are not there yet, if any, are brought down by damped
-    Gauss-Newton steps of their own. No example ends at a higher energy than it started from.
+    Gauss-Newton steps of their own, and if that does not do because units sit at the kinks of
+    rectifiers, by Newton steps that hold those units. No example ends at a higher energy than it
+    started from.
     Learning uses the errors that were solved for. Gradients through it are those of the
     iterations, not of the implicit function theorem.
 
@@ -29,7 +31,7 @@ class Equilibrium(AbstractInference):
         pass without gradients of the weights.
     - `shared`: how many examples of the batch to take the matrix from; `None`: each example
         has its own.
-    - `max_steps`: how many damped steps an example may take after that. With 0 there is no
+    - `max_steps`: how many steps of either kind an example may take after that. With 0 there is no
         branch in the compiled program; an example that has not converged says so in `result`,
         and what there is to learn from it is what the chords left.
     - `dense`: the largest size of the output for which matrices are made. Beyond it the damped
@@ -82,11 +84,11 @@ class Equilibrium(AbstractInference):
         ended, after = _where(okay, (ended, after), (nodes, before))
         ended, result = conclude(ended, result, before, after, throw=self.throw)
         stats = {"steps": found.steps, "evaluations": found.steps + 1}
-        # At a kink it is the gradient of the units that are not held there.
-        free = jax.vmap(lambda v, gap: gap * jnp.linalg.norm(chain.own(v)))(found.v, found.gap)
-        relative = free / jax.vmap(tree_norm)(ended)
+        # Where units are held at kinks, it is the gradient of the others.
+        held = jax.vmap(lambda v, gap: gap * jnp.linalg.norm(chain.own(v)))(found.v, found.gap)
+        held = held / jax.vmap(tree_norm)(ended)
         norms = gradient_norm(energy, params, ended, clamps)
-        stats["gradient_norm"] = jnp.where(okay & found.kinks, relative, norms)
+        stats["gradient_norm"] = jnp.where(okay & found.kinks, held, norms)
         lesson = None if chain.local is None else (chain.local, jax.vmap(chain.lesson)(found))
         return Inferred(ended, result, stats, lesson=lesson)
 
@@ -144,7 +146,7 @@ class Equilibrium(AbstractInference):
         new = (chain.pack(compact.unpack(v)), gap, steps + jnp.where(better, more, 0))
         v, gap, steps = _where(done, (found.v, found.gap, found.steps), new)
         lam = None if lam is None else _where(done, found.lam, lam)
-        return chain.lesson_at(v, clamps, lam, better)._replace(gap=gap, steps=steps)
+        return chain.linearise(v, clamps, lam, better)._replace(gap=gap, steps=steps)
 
     def _damp(self, chain: ErrorChain, v: Nodes, clamps: Clamps, done: Array):
         """Levenberg-Marquardt: the damping falls with each step that lowers the energy, and

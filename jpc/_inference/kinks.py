@@ -7,6 +7,7 @@ there, if the energy rises to both sides; a unit that is held is let go when it 
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,14 +21,26 @@ _TINY = 1e-12  # On one side of a kink, and nowhere else.
 
 
 def settle(
-    potential: Callable[[PyTree], Scalar], start: PyTree, *, rtol: Array, max_steps: int
+    potential: Callable[[PyTree], Scalar],
+    start: PyTree,
+    *,
+    tolerance: Array,
+    blur: Array,
+    max_steps: int,
 ) -> tuple[PyTree, Array, Array]:
     """Descends to where every unit has either no gradient or a kink.
 
+    **Arguments:**
+
+    - `potential`: the energy of the units.
+    - `start`: where they are.
+    - `tolerance`: of the norm of the gradient of the units that are not held.
+    - `blur`: energies that differ by less are the same but for rounding.
+    - `max_steps`: how many steps to take at most. It stops where the energy cannot be lowered.
+
     **Returns:**
 
-    The units, the norm of the gradient of those that are not held, and the number of steps. It
-    stops when that norm is smaller than `rtol`, and where the energy cannot be lowered.
+    The units, the norm of the gradient of those that are not held, and the number of steps.
     """
     z, unravel = ravel_pytree(start)
     energy = lambda z: potential(unravel(z))
@@ -35,9 +48,9 @@ def settle(
     def body(state):
         z, pins, _, steps, _ = state
         gradient = jnp.where(pins, 0, jax.grad(energy)(z))
-        new, held, okay = _search(energy, z, pins, _newton(energy, z, pins, gradient))
+        new, held, okay = _search(energy, z, pins, _newton(energy, z, pins, gradient), blur)
         gap = jnp.linalg.norm(gradient)
-        go_on = okay & (gap > rtol)
+        go_on = okay & (gap > tolerance)
         z, pins = jnp.where(go_on, new, z), jnp.where(go_on, held, pins)
         return z, pins, gap, steps + 1, go_on
 
@@ -68,18 +81,18 @@ def _newton(energy, z: Array, pins: Array, gradient: Array) -> Array:
     tolerance = float(jnp.finfo(z.dtype).eps) ** 0.75
     # Lineax compares entry by entry: with no `atol` an entry that is zero ends it all.
     atol = tolerance * jnp.linalg.norm(gradient)
-    solver = lx.CG(rtol=tolerance, atol=atol, max_steps=min(2 * z.size, 300), stabilise_every=None)  # pyright: ignore
+    options: Any = dict(rtol=tolerance, atol=atol, stabilise_every=None)
+    solver = lx.CG(max_steps=min(2 * z.size, 300), **options)
     move = lx.linear_solve(operator, -gradient, solver, throw=False).value
     downhill = jnp.all(jnp.isfinite(move)) & (jnp.vdot(move, gradient) < 0)
     return jnp.where(downhill, move, -gradient)
 
 
-def _search(energy, z: Array, pins: Array, move: Array) -> tuple[Array, Array, Array]:
+def _search(energy, z: Array, pins: Array, move: Array, blur: Array) -> tuple[Array, Array, Array]:
     """A step along a direction that does not raise the energy, if there is one: where it ends,
     which units are held there, and whether it was found.
     """
-    before = energy(z)
-    before = before + 4 * jnp.finfo(before.dtype).eps * jnp.abs(before)
+    most = energy(z) + blur
 
     def attempt(length: Number):
         there = z + length * move
@@ -87,13 +100,13 @@ def _search(energy, z: Array, pins: Array, move: Array) -> tuple[Array, Array, A
         held, to_left = _at_kinks(energy, jnp.where(reached, 0, there), reached)
         beside = jnp.where(to_left, -_TINY, _TINY)
         stopped = jnp.where(held, 0, jnp.where(pins, beside, there))
-        okay = energy(stopped) <= before
+        okay = energy(stopped) <= most
         return jnp.where(okay, stopped, there), okay & held
 
     def body(state):
         length, *_ = state
         new, held = attempt(length)
-        return length / 4, new, held, energy(new) <= before
+        return length / 4, new, held, energy(new) <= most
 
     def unfinished(state):
         length, *_, okay = state

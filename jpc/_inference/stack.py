@@ -1,0 +1,66 @@
+"""Runs of equal layers, with their arrays stacked: one loop of a compiled program, not one part of
+it for each.
+"""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from .._layer import apply, join, split
+from .._types import Layers
+
+
+class Stack(eqx.Module):
+    """Equal layers one after the other, their arrays stacked."""
+
+    arrays: list[Array | None]
+    fixed: Any = eqx.field(static=True)
+
+
+def find_runs(layers: Layers, shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
+    """How many layers in a row are equal but for the values of their arrays."""
+
+    def kind(i: int, layer: Callable):
+        fixed, arrays = split(layer)
+        equal = (fixed, [None if x is None else (x.shape, x.dtype) for x in arrays], shapes[i])
+        return equal if shapes[i] == shapes[i + 1] else i
+
+    kinds = [kind(i, layer) for i, layer in enumerate(layers)]
+    return tuple(len(list(run)) for _, run in itertools.groupby(kinds))
+
+
+def gather(runs: tuple[int, ...], items: Any) -> list:
+    """One entry for each run, stacked where there are several."""
+    items = iter(items)
+    groups = [list(itertools.islice(items, n)) for n in runs]
+    return [group[0] if len(group) == 1 else _stack(group) for group in groups]
+
+
+def _stack(items: list) -> Any:
+    if eqx.is_array(items[0]):
+        return jnp.stack(items)
+    fixed, _ = split(items[0])
+    columns = zip(*(split(layer)[1] for layer in items), strict=True)
+    return Stack([None if c[0] is None else jnp.stack(c) for c in columns], fixed)
+
+
+def pass_one(layer: Callable, z: Array, error: Array) -> tuple[Array, Array]:
+    z = apply(layer, z) + error
+    return z, z
+
+
+def pass_several(stack: Stack, z: Array, errors: Array) -> tuple[Array, Array]:
+    def body(z, item):
+        arrays, error = item
+        return pass_one(join(stack.fixed, arrays), z, error)
+
+    return jax.lax.scan(body, z, (stack.arrays, errors))
+
+
+def apply_each(stack: Stack, inputs: Array) -> Array:
+    return jax.vmap(lambda arrays, z: apply(join(stack.fixed, arrays), z))(stack.arrays, inputs)
