@@ -239,6 +239,23 @@ def test_rounding_is_no_reason_to_go_on():
     assert np.max(inferred.stats["steps"]) <= 20
 
 
+def test_an_accelerator_may_round_products_more(monkeypatch):
+    """As much as its matrix products may be off is not held against an example, unless they
+    are asked to be precise.
+    """
+    problem = make_problem("tanh", SIZES)
+    layers, nodes, clamps = to(jnp.float32, pose(problem))
+    chain = ErrorChain.of(pc(1.0, 1.0, 2.0), layers, nodes, clamps)
+    clamps = [None if c is None else c[0] for c in clamps]
+    prediction = jnp.arange(1.0, SIZES[-1] + 1, dtype=jnp.float32)
+    rounding = lambda: np.abs(chain.rounding(clamps, prediction))
+    mine = rounding()
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    np.testing.assert_allclose(rounding(), mine * 2.0**-10 / 2.0**-23, rtol=1e-5)
+    with jax.default_matmul_precision("highest"):
+        np.testing.assert_array_equal(rounding(), mine)
+
+
 # --- depth ---
 
 
