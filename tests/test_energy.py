@@ -47,6 +47,24 @@ def test_energy_and_gradients_are_those_of_numpy(act, loss, precision):
 
 
 @pytest.mark.parametrize(
+    "problem",
+    [make_problem("tanh", (3, 4, 4, 4, 5, 5, 5, 2)), make_conv_problem()],
+    ids=["runs of layers", "convolutions"],
+)
+def test_equal_layers_may_predict_at_once(problem, monkeypatch):
+    """As they do on an accelerator, with the same energy and gradients."""
+    posed = problem.posed()
+    everything = lambda: (
+        jpc.PCEnergy().layerwise(*posed),
+        jax.grad(jpc.PCEnergy(), argnums=1)(*posed),
+        jax.tree.leaves(eqx.filter_grad(jpc.PCEnergy())(*posed)),
+    )
+    apart = everything()
+    monkeypatch.setattr("jpc._stack.accelerated", lambda: True)
+    assert_close(everything(), apart, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
     ("param_type", "skips", "loss"),
     [*itertools.product(["sp", "ntp", "mupc"], [False, True], ["mse"]), ("mupc", True, "ce")],
 )

@@ -62,8 +62,19 @@ def test_euler_is_a_loop_of_euler_steps():
     inferred = infer(euler(2.0, 0.125), PC, *PROBLEM.posed())
     assert_close(free(inferred), PROBLEM.chain().euler(PROBLEM.states, 0.125, 16)[1:-1])
     assert np.all(inferred.stats["steps"] == 16)
+    assert np.all(inferred.stats["evaluations"] == 17)
     assert_close(inferred.stats["t1"], np.full(8, 2.0))
     assert ended(inferred) == {"stopped_early"}
+
+
+def test_constant_steps_know_where_they_ended():
+    """They do not look for a steady state on their way, unless asked to."""
+    inferred = infer(euler(1000.0, 0.25), PC, *PROBLEM.posed())
+    assert ended(inferred) == {"successful"}
+    assert np.all(inferred.stats["steps"] == 4000)
+    asked = infer(euler(1000.0, 0.25, rtol=1e-3), PC, *PROBLEM.posed())
+    assert ended(asked) == {"successful"}
+    assert np.max(asked.stats["steps"]) < 1000
 
 
 @pytest.mark.parametrize(("solver", "order"), [(dfx.Euler(), 1), (dfx.Heun(), 2)])

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from .._layer import apply
+from .._stack import predict
 from .._types import Clamps, Layers, Nodes, Scalar, Terms
 from .base import AbstractEnergy, AddEnergy
 from .loss import squared_error
@@ -114,8 +115,6 @@ class LocalEnergy(AbstractEnergy):
     def terms(self, params: Layers, nodes: Nodes, clamps: Clamps) -> Terms:
         del clamps
         states, deltas = zip(*nodes, strict=True)
-        local = [
-            -jnp.vdot(delta, apply(layer, z))
-            for layer, z, delta in zip(params, states[:-1], deltas[1:], strict=True)
-        ]
+        chain = zip(deltas[1:], predict(params, states[:-1]), strict=True)
+        local = [-jnp.vdot(delta, prediction) for delta, prediction in chain]
         return local + [other.terms(params, [], []) for other in self.chain.rest]

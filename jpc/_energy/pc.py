@@ -2,7 +2,7 @@ from collections.abc import Sequence
 
 import equinox as eqx
 
-from .._layer import apply
+from .._stack import predict
 from .._types import Clamps, Layers, Loss, Nodes, Number, Scalar
 from .base import AbstractEnergy
 from .loss import squared_error
@@ -38,7 +38,6 @@ class PCEnergy(AbstractEnergy):
     def terms(self, params: Layers, nodes: Nodes, clamps: Clamps) -> list[Scalar]:
         states = eqx.combine(nodes, clamps)
         losses = [squared_error] * (len(params) - 1) + [self.loss]
-        chain = zip(
-            self.precisions(len(params)), losses, params, states[:-1], states[1:], strict=True
-        )
-        return [p * loss(target, apply(layer, z)) for p, loss, layer, z, target in chain]
+        predictions = predict(params, states[:-1])
+        chain = zip(self.precisions(len(params)), losses, states[1:], predictions, strict=True)
+        return [p * loss(target, prediction) for p, loss, target, prediction in chain]

@@ -10,6 +10,7 @@ import jax.random as jr
 from jaxtyping import Array, Bool, Int, PRNGKeyArray, PyTree
 
 from .._checks import all_finite, checks
+from .._device import accelerated
 from .devices import Devices
 
 Pair = tuple[Any, Any]
@@ -72,13 +73,6 @@ def train(given: tuple, carry: Carry) -> Carry:
         return jax.lax.scan(step, carry, start + j * group + jnp.arange(group))[0]
 
     return jax.lax.fori_loop(0, -((start - stop) // group), turn, carry)
-
-
-def accelerated() -> bool:
-    """Whether the device has a host to wait for. It does so at every turn of a loop without a
-    fixed length, and at every check of its numbers.
-    """
-    return jax.default_backend() != "cpu"
 
 
 def group_size() -> int:

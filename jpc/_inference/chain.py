@@ -27,11 +27,12 @@ import lineax as lx
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
+from .._device import accelerated
 from .._energy import AbstractEnergy, EPCEnergy, LocalEnergy, as_chain
 from .._layer import apply
+from .._stack import apply_each, find_runs, gather, pass_one, pass_several
 from .._types import Clamps, Layers, Nodes, Scalar
 from .kinks import settle
-from .stack import apply_each, find_runs, gather, pass_one, pass_several
 
 
 class Found(NamedTuple):
@@ -100,7 +101,7 @@ class ErrorChain(eqx.Module):
             )
         states = eqx.combine(nodes, clamps)
         shapes = [z.shape[1:] for z in states]
-        runs = find_runs(layers[:-1], shapes) if loops else (1,) * (len(layers) - 1)
+        runs = find_runs(layers[:-1], shapes[:-2]) if loops else (1,) * (len(layers) - 1)
         prior, *precisions = chain.weights(len(layers))
         like = [jnp.ones((1,) * (z.ndim - 1), z.dtype) for z in states[1:-1]]
         weights = [p * one for p, one in zip(precisions, like, strict=True)]
@@ -342,7 +343,7 @@ def _product_eps(dtype: Any) -> float:
     JAX was told otherwise.
     """
     precise = jax.config.jax_default_matmul_precision in ("float32", "highest")  # pyright: ignore
-    if dtype == jnp.float32 and jax.default_backend() != "cpu" and not precise:
+    if dtype == jnp.float32 and accelerated() and not precise:
         return 2.0**-10
     return float(jnp.finfo(dtype).eps)
 

@@ -39,7 +39,8 @@ class GradientFlow(AbstractInference):
         adaptive explicit solver hops around equilibrium and never settles.
     - `rtol`: a system has reached its steady state when its gradient is smaller than this,
         relative to that at the start. By default 1e-3; with a `PIDController` of your own, when
-        it settles; with a constant step size, when rounding is all that moves.
+        it settles; with a constant step size it is not looked for, since every step would cost
+        another gradient.
     - `max_steps`: an error, or a `result`, when more steps are needed.
     - `reduction`: `"sum"` (default): each example follows its own gradient, with its own step
         sizes and its own end, so the answer does not depend on the rest of the batch.
@@ -113,6 +114,7 @@ class GradientFlow(AbstractInference):
         """The flow of one system: its end, how it ended, and what was kept of the way."""
         field = lambda t, z, args: jax.tree.map(jnp.negative, jax.grad(potential)(z))
         controller, steady = self._tolerances(lambda z: field(None, z, None), nodes)
+        event = dfx.Event(dfx.steady_state_event(0.0, cast(Any, steady), optx.rms_norm))
         max_steps, subs = self.max_steps, [dfx.SubSaveAt(t1=True)]
         if record is not None:
             steps = record.ts is None
@@ -128,7 +130,7 @@ class GradientFlow(AbstractInference):
             y0=nodes,
             saveat=dfx.SaveAt(subs=subs),
             stepsize_controller=controller,
-            event=dfx.Event(dfx.steady_state_event(0.0, cast(Any, steady), optx.rms_norm)),
+            event=event if self._looks() else None,
             max_steps=max_steps,
             throw=False,
             progress_meter=self.progress_meter,
@@ -139,7 +141,11 @@ class GradientFlow(AbstractInference):
         stats["rejected"] = attempts - taken
         way = _without_padding(ts[0], ways[0], keep(nodes)) if ways else None
         end = jax.tree.map(lambda z: z[0], end)
-        return end, _translate(solution.result), stats, way
+        result = _translate(solution.result)
+        if not self._looks():
+            still = optx.rms_norm(field(None, end, None)) <= steady
+            result = RESULTS.where(still, RESULTS.successful, result)
+        return end, result, stats, way
 
     def _tolerances(self, field, nodes) -> tuple[dfx.AbstractStepSizeController, Scalar]:
         """The controller, and the gradient below which a state is steady. Around one the step
@@ -158,12 +164,16 @@ class GradientFlow(AbstractInference):
             return self.controller, jnp.minimum(0.1 * start + rounding, settled)
         return self.controller, rounding if self.rtol is None else steady
 
+    def _looks(self) -> bool:
+        """Whether it looks for a steady state after each step."""
+        return self.rtol is not None or not isinstance(self.controller, dfx.ConstantStepSize)
+
     def _cost(self) -> int:
         """Gradients per step: the stages, and one for the steady state test."""
         if not isinstance(self.solver, dfx.AbstractERK):
-            return 2
+            return 1 + self._looks()
         tableau: Any = self.solver.tableau
-        return tableau.num_stages - tableau.fsal + 1
+        return tableau.num_stages - tableau.fsal + self._looks()
 
 
 def _curvature(field, nodes: Nodes, direction: Nodes) -> Scalar:

@@ -1,9 +1,9 @@
-"""Runs of equal layers, with their arrays stacked: one loop of a compiled program, not one part of
-it for each.
+"""Runs of equal layers, with their arrays stacked: one part of a compiled program, not one for
+each.
 """
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from .._layer import apply, join, split
-from .._types import Layers
+from ._device import accelerated
+from ._layer import apply, join, split
+from ._types import Layers
 
 
 class Stack(eqx.Module):
@@ -23,14 +24,15 @@ class Stack(eqx.Module):
 
 
 def find_runs(layers: Layers, shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
-    """How many layers in a row are equal but for the values of their arrays."""
+    """How many layers in a row are equal but for the values of their arrays, given the shapes of
+    the states that enter them.
+    """
 
-    def kind(i: int, layer: Callable):
+    def kind(layer: Callable, shape: tuple[int, ...]):
         fixed, arrays = split(layer)
-        equal = (fixed, [None if x is None else (x.shape, x.dtype) for x in arrays], shapes[i])
-        return equal if shapes[i] == shapes[i + 1] else i
+        return fixed, [None if x is None else (x.shape, x.dtype) for x in arrays], shape
 
-    kinds = [kind(i, layer) for i, layer in enumerate(layers)]
+    kinds = [kind(layer, shape) for layer, shape in zip(layers, shapes, strict=True)]
     return tuple(len(list(run)) for _, run in itertools.groupby(kinds))
 
 
@@ -47,6 +49,18 @@ def _stack(items: list) -> Any:
     fixed, _ = split(items[0])
     columns = zip(*(split(layer)[1] for layer in items), strict=True)
     return Stack([None if c[0] is None else jnp.stack(c) for c in columns], fixed)
+
+
+def predict(layers: Layers, inputs: Sequence[Array]) -> list[Array]:
+    """Each layer's prediction from the state that enters it. On an accelerator, where starting a
+    product of matrices can take longer than the product, equal layers make theirs at once.
+    """
+    if not accelerated():
+        return [apply(layer, z) for layer, z in zip(layers, inputs, strict=True)]
+    runs, predictions = find_runs(layers, [z.shape for z in inputs]), []
+    for length, stack, z in zip(runs, gather(runs, layers), gather(runs, inputs), strict=True):
+        predictions += [apply(stack, z)] if length == 1 else list(apply_each(stack, z))
+    return predictions
 
 
 def pass_one(layer: Callable, z: Array, error: Array) -> tuple[Array, Array]:
