@@ -173,17 +173,24 @@ def measure(args: argparse.Namespace, hidden: int, data) -> None:
     times = interleaved(methods(hidden, data, args.quick), args.repeats)
     # Batches that do not fill a group are left out.
     times[GROUPED] *= args.batches / (args.batches // GROUP * GROUP)
-    fits = {
-        "fit, backpropagation": fitted(by_backprop, hidden, data, args.repeats, metrics=()),
-        "fit, Equilibrium, 2 chords": fitted(
-            ft.partial(jpc.make_pc_step, inference=EXACT), hidden, data, args.repeats
-        ),
-        "fit, Equilibrium, default": fitted(
-            ft.partial(jpc.make_pc_step, inference=jpc.Equilibrium()), hidden, data, args.repeats
-        ),
-        f"fit, {GROUPED}": fitted(by_groups, hidden, data, args.repeats, group=GROUP)
-        * (args.batches / (args.batches // GROUP * GROUP)),
-    }
+    fits = (
+        {}
+        if args.no_fit
+        else {
+            "fit, backpropagation": fitted(by_backprop, hidden, data, args.repeats, metrics=()),
+            "fit, Equilibrium, 2 chords": fitted(
+                ft.partial(jpc.make_pc_step, inference=EXACT), hidden, data, args.repeats
+            ),
+            "fit, Equilibrium, default": fitted(
+                ft.partial(jpc.make_pc_step, inference=jpc.Equilibrium()),
+                hidden,
+                data,
+                args.repeats,
+            ),
+            f"fit, {GROUPED}": fitted(by_groups, hidden, data, args.repeats, group=GROUP)
+            * (args.batches / (args.batches // GROUP * GROUP)),
+        }
+    )
     times |= fits
     note = "pcx: not installed, pass --peer"
     if args.peer:
@@ -201,8 +208,9 @@ def report(times: dict[str, float]) -> None:
     for name, seconds in times.items():
         print(f"  {name:44s} {seconds:9.3f} s an epoch {seconds / base:8.2f} x backpropagation")
     print(f"  exact inference / backpropagation: {exact / base:.2f} (to reach: at most 2)")
-    fits = times[f"fit, {GROUPED}"] / times["fit, backpropagation"]
-    print(f"  the same with fit: {fits:.2f}")
+    if "fit, backpropagation" in times:
+        fits = times[f"fit, {GROUPED}"] / times["fit, backpropagation"]
+        print(f"  the same with fit: {fits:.2f}")
     for name in LOOPS if LOOPS[0] in times else ():
         print(f"  {name} / exact inference: {times[name] / exact:.1f} (to reach: at least 15)")
 
@@ -217,6 +225,7 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, nargs="+", default=[3, 5, 10], choices=PAPER_T)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="without Heun")
+    parser.add_argument("--no-fit", action="store_true", help="without fit")
     parser.add_argument("--peer", help="a Python that has pcx, see peer_pcx.py")
     parser.add_argument("--peer-path", help="the peer's PYTHONPATH, where it has no environment")
     args = parser.parse_args()

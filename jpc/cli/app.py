@@ -12,10 +12,11 @@ import typer
 
 import jpc.data
 
+from .._files import write_whole
 from .compare import compare_runs
 from .config import Config, ConfigError
 from .evaluate import evaluate_run
-from .folder import RunFolder, choose_folder, write_whole
+from .folder import RunFolder, choose_folder
 from .machine import machine
 from .options import read_config, with_options
 from .report import describe_metric
@@ -154,6 +155,40 @@ def compare(
             plot.parent.mkdir(parents=True, exist_ok=True)
             write_whole(plot, found.plot())
     typer.echo(json.dumps(found.rows) if as_json else found.table())
+
+
+@app.command()
+def reproduce(
+    figure: Annotated[str, typer.Argument(metavar="FIGURE", help="fig1 to fig7, all, or list.")],
+    smoke: Annotated[bool, typer.Option("--smoke", help="Tiny, in seconds, on digits.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="The paper's size.")] = False,
+    out: Annotated[Path, typer.Option(help="A folder, also to go on in.")] = Path("reproduction"),
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Regenerate a figure of the paper: its data, a picture, and what came out."""
+    with _exits(debug):
+        from .. import experiments  # noqa: PLC0415  (it is slow to import)
+
+        if figure == "list":
+            return _tell({name: f.title for name, f in experiments.FIGURES.items()}, False)
+        if smoke and full:
+            raise ConfigError("--smoke and --full are two sizes: give one, or none.")
+        size = "smoke" if smoke else "full" if full else "default"
+        for name in _choose_figures(figure, list(experiments.FIGURES)):
+            try:
+                path = experiments.reproduce(name, size, out, progress=not quiet)
+            except KeyboardInterrupt:
+                typer.echo("\nWhat is done is kept: the same command goes on.", err=True)
+                raise typer.Exit(130) from None
+            if not quiet:
+                typer.echo(path.read_text().rstrip() + f"\n\n{name}: {path}\n")
+
+
+def _choose_figures(figure: str, names: list[str]) -> list[str]:
+    if figure not in (*names, "all"):
+        raise ConfigError(f"{figure!r} is no figure: there are {', '.join(names)}, all and list.")
+    return names if figure == "all" else [figure]
 
 
 @app.command()

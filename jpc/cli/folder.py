@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from .._files import write_whole
 from .check import make_config
 from .config import Config, ConfigError
 from .toml import as_tables, read_tables, write_tables
@@ -83,14 +84,6 @@ def _without_nans(tree: Any) -> Any:
     if isinstance(tree, list):
         return [_without_nans(entry) for entry in tree]
     return None if isinstance(tree, float) and not math.isfinite(tree) else tree
-
-
-def write_whole(path: Path, content: str | bytes) -> None:
-    """Writes a file that is always whole to those who read it."""
-    data = content.encode() if isinstance(content, str) else content
-    draft = path.with_name(f".{path.name}.part")
-    draft.write_bytes(data)
-    draft.replace(path)
 
 
 def choose_folder(out: Path | None, dataset: str, *, overwrite: bool) -> RunFolder:

@@ -5,11 +5,12 @@ import jax
 
 import jpc
 
+from .._files import write_whole
 from . import plot
 from .build import load_data, make_keys, make_mesh
 from .config import Config
 from .diagnose import Diagnosis
-from .folder import Record, RunFolder, write_whole
+from .folder import Record, RunFolder
 from .report import Status, write_report
 from .setting import Picture, State
 from .tasks import AbstractTask, make_task

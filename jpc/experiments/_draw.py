@@ -1,0 +1,126 @@
+"""Pictures of what came out."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+
+from ._cell import Row
+from ._tables import NETWORK, best_accuracy, final, group, over_seeds
+
+COLOURS = {"euler": "#c44e52", "heun": "#4c72b0"}
+
+
+def _axes(rows: int, columns: int) -> tuple[Canvas, Any]:
+    canvas = Canvas(figsize=(3.6 * columns + 1.2, 2.9 * rows), layout="constrained")
+    axes = canvas.subplots(rows, columns, squeeze=False)
+    for each in axes.flat:
+        each.spines[["top", "right"]].set_visible(False)
+    return canvas, axes
+
+
+def _panels(rows: Sequence[Row], draw: Callable[[Axes, list[Row]], None], label: str) -> Canvas:
+    """One panel for each network: data sets below, depths beside each other."""
+    networks = group(rows, *NETWORK)
+    names = list(dict.fromkeys(name for name, _ in networks))
+    depths = sorted({hidden for _, hidden in networks})
+    canvas, axes = _axes(len(names), len(depths))
+    for (name, hidden), found in networks.items():
+        axis = axes[names.index(name), depths.index(hidden)]
+        draw(axis, found)
+        axis.set_title(f"{name}, H = {hidden}", fontsize=10)
+    for axis in axes[:, 0]:
+        axis.set_ylabel(label)
+    axes[0, 0].legend(frameon=False, fontsize=8)
+    return canvas
+
+
+def _band(axis: Axes, rows: Sequence[Row], column: str, **style: Any) -> None:
+    """The mean over the seeds during training, and one standard deviation around it."""
+    steps, mean, deviation = over_seeds(rows, column)
+    axis.plot(steps, mean, linewidth=1.8, **style)
+    low = np.maximum(mean - deviation, 0.2 * mean)
+    axis.fill_between(steps, low, mean + deviation, alpha=0.25, linewidth=0, color=style["color"])
+
+
+def times(rows: Sequence[Row]) -> Canvas:
+    def draw(axis: Axes, found: list[Row]) -> None:
+        for (solver,), mine in group(found, "solver").items():
+            _band(axis, mine, "ms", color=COLOURS[solver], label=solver.capitalize())
+        axis.set(yscale="log", xlabel="training step")
+
+    return _panels(rows, draw, "time of inference (ms)")
+
+
+def accuracies(rows: Sequence[Row]) -> Canvas:
+    names = group(rows, "dataset")
+    canvas, axes = _axes(1, len(names))
+    for axis, ((name,), found) in zip(axes[0], names.items(), strict=True):
+        depths = sorted({row["hidden"] for row in found})
+        for (hidden, solver), mine in group(found, "hidden", "solver").items():
+            values = final(mine, "accuracy")
+            place = depths.index(hidden) + (0.2 if solver == "heun" else -0.2)
+            label = solver.capitalize() if hidden == depths[0] else None
+            style = dict(color=COLOURS[solver], label=label, capsize=3)
+            axis.bar(place, np.mean(values), 0.38, yerr=np.std(values), **style)
+        axis.set_xticks(range(len(depths)), [f"H = {hidden}" for hidden in depths])
+        axis.set(title=name, ylim=(0, 100))
+    axes[0, 0].set_ylabel("test accuracy (%)")
+    axes[0, 0].legend(frameon=False, fontsize=8, loc="lower left")
+    return canvas
+
+
+def grid(rows: Sequence[Row]) -> Canvas:
+    dts = sorted({row["dt"] for row in rows}, reverse=True)
+    styles = dict(zip(dts, ("-", "--", ":"), strict=False))
+
+    def draw(axis: Axes, found: list[Row]) -> None:
+        for (solver, dt), mine in group(found, "solver", "dt").items():
+            points = sorted((t1, best_accuracy(r)) for (t1,), r in group(mine, "t1").items())
+            label = f"{solver.capitalize()}, dt = {dt:g}"
+            style: Any = dict(color=COLOURS[solver], linestyle=styles[dt], label=label)
+            axis.plot(*np.transpose(points), marker="o", markersize=3, **style)
+        axis.set(xscale="log", xlabel="T")
+
+    return _panels(rows, draw, "highest mean test accuracy (%)")
+
+
+def theory(rows: Sequence[Row]) -> Canvas:
+    canvas, (axes,) = _axes(1, 3)
+    t1s = group(rows, "t1")
+    for i, ((t1,), found) in enumerate(t1s.items()):
+        style = dict(color=f"C{i}", label=f"T = {t1:g}")
+        _band(axes[0], found, "energy", **style)
+        steps, mean, _ = over_seeds(found, "theory")
+        axes[0].plot(steps, mean, linestyle="--", linewidth=1, color=style["color"])
+        ratios = [dict(step=r["step"], ratio=r["energy"] / r["theory"]) for r in found]
+        _band(axes[1], ratios, "ratio", **style)
+        _band(axes[2], found, "accuracy", **style)
+    axes[0].plot([], [], "k--", linewidth=1, label="theory")
+    axes[0].set(yscale="log", ylabel="energy at the end of inference")
+    axes[1].set(yscale="log", ylabel="energy / theory")
+    axes[1].axhline(1, color="k", linestyle="--", linewidth=1)
+    axes[2].set(ylabel="test accuracy (%)")
+    for axis in axes:
+        axis.set_xlabel("training step")
+    axes[0].legend(frameon=False, fontsize=8)
+    return canvas
+
+
+def gap(rows: Sequence[Row]) -> Canvas:
+    methods = sorted({row["method"] for row in rows})
+    last = [found for (*_, step), found in group(rows, *NETWORK, "step").items() if step > 0]
+
+    def draw(axis: Axes, found: list[Row]) -> None:
+        for (method,), mine in group(found, "method").items():
+            settings = group(mine, "setting").values()
+            point = lambda rows: [np.median([r[c] for r in rows]) for c in ("ms", "excess")]
+            points = np.array([point(rows) for rows in settings])
+            color = f"C{methods.index(method)}"
+            axis.plot(points[:, 0], np.maximum(points[:, 1], 1e-6), "o-", color=color,
+                      markersize=3, label=method)  # fmt: skip
+        axis.set(xscale="log", yscale="log", xlabel="ms for a batch")
+
+    return _panels([row for found in last for row in found], draw, "excess energy, relative")

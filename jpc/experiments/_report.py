@@ -1,0 +1,89 @@
+"""The files of a figure."""
+
+import csv
+import io
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from .._files import write_whole
+from . import _tables
+from ._cell import Cell, Row, Store
+from ._figures import Figure
+from ._tables import Table
+
+
+def write_report(
+    name: str, figure: Figure, size: str, cells: Sequence[Cell], store: Store, out: Path
+) -> Path:
+    """Writes the data, the picture and what there is to say, and returns the path of the last."""
+    rows = store.rows(cells)
+    out.mkdir(parents=True, exist_ok=True)
+    write_whole(out / f"{name}.csv", _csv(rows))
+    picture = _draw(figure.kind, rows, out / name) if rows else "Nothing was run."
+    flag = "" if size == "default" else f" --{size}"
+    parts = [
+        f"# {name}",
+        f"{figure.title}.",
+        f"    jpc reproduce {name}{flag} --out {shlex.quote(str(out))}",
+        _conditions(cells[0], len({cell.seed for cell in cells})),
+        *map(_place, store.where(cells)),
+        picture,
+        *([_markdown(getattr(_tables, figure.kind)(rows))] if rows else []),
+        *_not_run([cell for cell in cells if cell not in store]),
+    ]
+    write_whole(out / f"{name}.md", "\n\n".join(parts) + "\n")
+    return out / f"{name}.md"
+
+
+def _csv(rows: Sequence[Row]) -> str:
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return buffer.getvalue()
+
+
+def _draw(kind: str, rows: Sequence[Row], path: Path) -> str:
+    """Draws a figure, if it can, and returns what to write in its place."""
+    try:
+        from . import _draw  # noqa: PLC0415
+    except ImportError:
+        return "No picture: Matplotlib is not installed. With it, the same command draws one."
+    canvas = getattr(_draw, kind)(rows)
+    for suffix in (".png", ".pdf"):
+        buffer = io.BytesIO()
+        canvas.savefig(buffer, format=suffix[1:], dpi=150)
+        write_whole(path.with_name(path.name + suffix), buffer.getvalue())
+    return f"![{path.name}]({path.name}.png)"
+
+
+def _conditions(cell: Cell, seeds: int) -> str:
+    length = "one epoch" if cell.steps is None else f"{cell.steps} steps"
+    networks = (
+        f"Networks of {cell.width} units a layer, {cell.act}, squared error, normalised images, "
+        f"batch {cell.batch}, Adam {cell.learning_rate:g}, {length} of training, {seeds} "
+        "initialisations (mean ± standard deviation)."
+    )
+    if cell.measure == "gap":
+        return networks + " They are trained with Equilibrium, 3 chords."
+    return networks + (
+        " Inference is the flow of the batch's mean energy. Heun has a PIDController(1e-3, 1e-3) "
+        "and ends when it settles, at T at the latest; Euler goes on to T."
+    )
+
+
+def _place(where: Mapping[str, str]) -> str:
+    return "Run on {date}: {device}, JAX {jax}, jpc {jpc}.".format(**where)
+
+
+def _markdown(table: Table) -> str:
+    head, *lines = table
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *lines))
+
+
+def _not_run(cells: Sequence[Cell]) -> list[str]:
+    name = lambda c: f"{c.dataset}, H = {c.hidden}, {c.solver}, T = {c.t1:g}, dt = {c.dt:g}"
+    names = dict.fromkeys(map(name, cells))
+    return ["Not run:\n\n" + "\n".join(f"- {name}" for name in names)] if names else []

@@ -1,0 +1,128 @@
+"""From a figure's name to its files."""
+
+import dataclasses
+import datetime
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+import jpc
+import jpc.data
+
+from .._device import accelerated
+from ..data._source import source_of
+from ._cell import Cell, Store
+from ._figures import FIGURES, SIZES, Figure, Size
+from ._report import write_report
+from ._train import run_cells
+
+
+def reproduce(
+    name: str, size: str = "default", out: Path = Path("reproduction"), *, progress: bool = True
+) -> Path:
+    """Runs what a figure of the paper needs, and writes `name.csv`, `.png`, `.pdf` and `.md` into
+    a folder. Results are kept for each network: run again after an interruption, it goes on.
+
+    **Arguments:**
+
+    - `name`: one of [`jpc.experiments.FIGURES`][].
+    - `size`: `"smoke"`, `"default"` or `"full"`, the paper's.
+    - `out`: the folder.
+    - `progress`: whether to show how far it is.
+
+    **Returns:**
+
+    The path of the `.md`.
+    """
+    figure, cells = FIGURES[name], choose_cells(FIGURES[name], SIZES[size], size)
+    store = Store(out / "cells.jsonl")
+    jobs = plan([cell for cell in cells if cell not in store])
+    _run(jobs, store, progress)
+    return write_report(name, figure, size, cells, store, out)
+
+
+def choose_cells(figure: Figure, size: Size, name: str) -> list[Cell]:
+    """All of a figure's cells; at the default size those whose data is on this machine, or the
+    digits in the place of one that is not.
+    """
+    if name != "default":
+        return figure.cells(size)
+    here = [dataset for dataset in figure.datasets if jpc.data.where(dataset) is not None]
+    if not here:
+        size = dataclasses.replace(size, dataset="digits")
+    return dataclasses.replace(figure, datasets=here or figure.datasets[:1]).cells(size)
+
+
+def plan(cells: Sequence[Cell]) -> list[list[Cell]]:
+    """Which cells are run at once, the quick ones first. An accelerator takes those of equal
+    shape whose inference takes about as long together, at about the price of one.
+    """
+    together = _kind if accelerated() else (lambda cell: cell)
+    groups: dict[Any, list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault(together(cell), []).append(cell)
+    return sorted(groups.values(), key=_cost)
+
+
+def _kind(cell: Cell) -> tuple:
+    """What cells that are run at once have in common."""
+    own = dict(dataset=source_of(cell.dataset).shape, seed=0, t1=0.0, dt=0.0)
+    length = round(math.log(cell.evaluations, 4))
+    return (*(dataclasses.asdict(cell) | own).values(), length)
+
+
+def _cost(job: Sequence[Cell]) -> float:
+    """About how long a job takes, in no unit."""
+    cell = max(job, key=lambda cell: cell.evaluations)
+    return (1.0 if cell.steps is None else cell.steps / 1000) * cell.evaluations * cell.hidden
+
+
+def _run(jobs: Sequence[Sequence[Cell]], store: Store, shown: bool) -> None:
+    """Runs jobs with a line for each of them when it is done and, on a terminal, a bar."""
+    times = (TimeElapsedColumn(), TextColumn("left:"), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), *times)
+    costs = [_cost(job) for job in jobs]
+    with Progress(*columns, transient=True, disable=not shown, speed_estimate_period=3600) as bar:
+        task, begin = bar.add_task("", total=sum(costs)), time.monotonic()
+        for number, (job, cost) in enumerate(zip(jobs, costs, strict=True), 1):
+            bar.update(task, description=_describe(job))
+            rows = run_cells(job, lambda part, cost=cost: bar.advance(task, part * cost))
+            store.add(job, rows, _where())
+            if shown:
+                spent = time.monotonic() - begin
+                left = spent * (sum(costs) / sum(costs[:number]) - 1)
+                said = f"{number}/{len(jobs)}  {_describe(job)}  {spent:.0f} s, {left:.0f} s left"
+                bar.console.print(said, highlight=False, soft_wrap=True)
+
+
+def _describe(job: Sequence[Cell]) -> str:
+    """`mnist, fashion-mnist: 5 hidden layers, euler, T = 50, 200, dt = 0.5, seeds 0, 1, 2`."""
+    every = lambda name: ", ".join(f"{v:g}" for v in dict.fromkeys(getattr(c, name) for c in job))
+    names = ", ".join(dict.fromkeys(cell.dataset for cell in job))
+    flow = (
+        "equilibrium"
+        if job[0].solver == "equilibrium"
+        else (f"{job[0].solver}, T = {every('t1')}, dt = {every('dt')}")
+    )
+    return f"{names}: {job[0].hidden} hidden layers, {flow}, seeds {every('seed')}"
+
+
+def _where() -> dict[str, str]:
+    return {
+        "date": datetime.date.today().isoformat(),
+        "device": jax.devices()[0].device_kind,
+        "jax": jax.__version__,
+        "jpc": jpc.__version__,
+    }

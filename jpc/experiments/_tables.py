@@ -1,0 +1,130 @@
+"""What came out, in tables: lists of rows of text, the first one the head."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from ._cell import Row
+
+Table: TypeAlias = list[list[str]]
+NETWORK = ("dataset", "hidden")
+
+
+def group(rows: Iterable[Row], *names: str) -> dict[tuple, list[Row]]:
+    """Rows by the values of some columns, in the order in which they first come."""
+    found: dict[tuple, list[Row]] = {}
+    for row in rows:
+        found.setdefault(tuple(row[name] for name in names), []).append(row)
+    return found
+
+
+def over_seeds(rows: Sequence[Row], column: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Steps, and the mean and the standard deviation of a column over the seeds at each."""
+    steps = group((row for row in rows if row.get(column) is not None), "step")
+    values = [np.array([row[column] for row in found]) for found in steps.values()]
+    each = lambda statistic: np.array([statistic(v) for v in values])
+    return np.array([step for (step,) in steps]), each(np.mean), each(np.std)
+
+
+def final(rows: Sequence[Row], column: str) -> np.ndarray:
+    """A column at the end of training, one number for each seed."""
+    last = max(row["step"] for row in rows)
+    return np.array([row[column] for row in rows if row["step"] == last])
+
+
+def best_accuracy(rows: Sequence[Row]) -> float:
+    """The highest mean test accuracy over the seeds, at any moment of training."""
+    return float(np.max(over_seeds(rows, "accuracy")[1]))
+
+
+def spread(values: np.ndarray, digits: int = 2) -> str:
+    return f"{np.mean(values):.{digits}f} ± {np.std(values):.{digits}f}"
+
+
+def time_of(rows: Sequence[Row]) -> np.ndarray:
+    """The mean time of inference of each seed."""
+    return np.array([np.mean([r["ms"] for r in mine]) for mine in group(rows, "seed").values()])
+
+
+def times(rows: Sequence[Row]) -> Table:
+    head = ["data set", "H", "Euler T, dt", "ms", "Heun T, dt", "ms", "Euler / Heun"]
+    return [head, *_by_solver(rows, lambda found: spread(time_of(found)), _ratio_of_times)]
+
+
+def _ratio_of_times(euler: list[Row], heun: list[Row]) -> str:
+    return f"{np.mean(time_of(euler)) / np.mean(time_of(heun)):.2f}"
+
+
+def accuracies(rows: Sequence[Row]) -> Table:
+    head = ["data set", "H", "Euler T, dt", "%", "Heun T, dt", "%", "Heun - Euler"]
+    accuracy = lambda found: spread(final(found, "accuracy"))
+    difference = lambda euler, heun: (
+        f"{np.mean(final(heun, 'accuracy')) - np.mean(final(euler, 'accuracy')):+.2f}"
+    )
+    return [head, *_by_solver(rows, accuracy, difference)]
+
+
+def _by_solver(rows: Sequence[Row], say: Callable, compare: Callable) -> Table:
+    """A line for each network: what there is to say of either solver, and of both."""
+    lines = []
+    for (dataset, hidden), found in group(rows, *NETWORK).items():
+        solvers = {name: mine for (name,), mine in group(found, "solver").items()}
+        line = [dataset, str(hidden)]
+        for solver in ("euler", "heun"):
+            mine = solvers.get(solver, [])
+            setting = [f"{row['t1']:g}, {row['dt']:g}" for row in mine[:1]]
+            line += [*setting, say(mine)] if mine else ["", "not run"]
+        both = compare(solvers["euler"], solvers["heun"]) if len(solvers) == 2 else ""
+        lines.append([*line, both])
+    return lines
+
+
+def grid(rows: Sequence[Row]) -> Table:
+    head = ["data set", "H", "solver", "highest mean %", "at T", "dt", "smallest T within 0.5 %"]
+    lines = []
+    for (dataset, hidden, solver), found in group(rows, *NETWORK, "solver").items():
+        values = {key: best_accuracy(mine) for key, mine in group(found, "t1", "dt").items()}
+        (t1, dt), best = max(values.items(), key=lambda item: item[1])
+        enough = min(key[0] for key, value in values.items() if value >= best - 0.5)
+        lines.append(
+            [dataset, str(hidden), solver, f"{best:.2f}", f"{t1:g}", f"{dt:g}", f"{enough:g}"]
+        )
+    return [head, *lines]
+
+
+def theory(rows: Sequence[Row]) -> Table:
+    head = [
+        "data set", "T", "energy / theory, first", "last", "highest mean accuracy, %",
+        "closed form against convergence, relative",
+    ]  # fmt: skip
+    lines = []
+    for (dataset, t1), found in group(rows, "dataset", "t1").items():
+        ratio = [dict(step=r["step"], ratio=r["energy"] / r["theory"]) for r in found]
+        _, ratios, _ = over_seeds(ratio, "ratio")
+        worst = np.max(np.abs([r["error_of_theory"] for r in found if "error_of_theory" in r]))
+        accuracy = f"{best_accuracy(found):.2f}"
+        line = [f"{t1:g}", f"{ratios[0]:.3f}", f"{ratios[-1]:.3f}", accuracy, f"{worst:.1e}"]
+        lines.append([dataset, *line])
+    return [head, *lines]
+
+
+def gap(rows: Sequence[Row], excesses: Sequence[float] = (1e-1, 1e-2, 1e-3)) -> Table:
+    """The cheapest setting of each method that gets close enough for every seed."""
+    each = [cell for excess in excesses for cell in (f"ms to {excess:g}", "gradients")]
+    lines = []
+    for (dataset, hidden, step), found in group(rows, *NETWORK, "step").items():
+        for (method,), mine in group(found, "method").items():
+            line = [dataset, str(hidden), str(step), method]
+            lines.append(line + [c for e in excesses for c in _cheapest(mine, e)])
+    return [["data set", "H", "step", "method", *each], *lines]
+
+
+def _cheapest(rows: Sequence[Row], excess: float) -> list[str]:
+    settings = group(rows, "setting").values()
+    enough = [found for found in settings if all(r["excess"] <= excess for r in found)]
+    if not enough:
+        return ["-", "-"]
+    mean = lambda found, name: np.mean([row[name] for row in found])
+    best = min(enough, key=lambda found: mean(found, "ms"))
+    return [f"{mean(best, 'ms'):.2f}", f"{mean(best, 'evaluations'):.0f}"]

@@ -1,0 +1,226 @@
+"""Trains networks of equal shape side by side, and looks at them from time to time."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import optax
+import optimistix as optx
+from jaxtyping import Array, Float, Int, PyTree
+
+import jpc
+import jpc.data
+
+from .._types import Layers, Nodes
+from ._cell import Cell, Row
+from ._methods import ENERGY, compare_methods, paper_flow, pose, timed
+
+Index: TypeAlias = Int[Array, ""]
+
+
+class Data(NamedTuple):
+    """Several data sets of equal shape, one on top of the other."""
+
+    images: Float[Array, "sets examples pixels"]
+    labels: Float[Array, "sets examples classes"]
+    test_images: Float[Array, "sets tests pixels"]
+    test_labels: Float[Array, "sets tests classes"]
+
+
+def stack_data(names: Sequence[str]) -> Data:
+    sets = [jpc.data.load(name, flatten=True) for name in names]
+    split = [(*s.train, *s.test) for s in sets]
+    images, labels, tests, truths = (np.stack(parts) for parts in zip(*split, strict=True))
+    one_hot = lambda numbers: jax.nn.one_hot(numbers, len(sets[0].classes))
+    return Data(jnp.asarray(images), one_hot(labels), jnp.asarray(tests), one_hot(truths))
+
+
+class Member(NamedTuple):
+    """A network, and what is its own in how it is trained."""
+
+    arrays: PyTree
+    opt_state: PyTree
+    order: Int[Array, "steps batch"]
+    data: Int[Array, ""]
+    t1: Float[Array, ""]
+    dt: Float[Array, ""]
+
+
+class Ensemble(eqx.Module):
+    """What all of its members have in common."""
+
+    static: PyTree = eqx.field(static=True)
+    solver: str = eqx.field(static=True)
+    learning_rate: float = eqx.field(static=True)
+
+    @property
+    def optim(self) -> optax.GradientTransformation:
+        return optax.adam(self.learning_rate)
+
+    def layers(self, member: Member) -> Layers:
+        return eqx.combine(member.arrays, self.static)
+
+    def batch(self, data: Data, member: Member, i: Any) -> tuple[Array, Array]:
+        rows = member.order[i]
+        return data.images[member.data, rows], data.labels[member.data, rows]
+
+    @eqx.filter_jit
+    def train(self, data: Data, members: Member, begin: Index, end: Index) -> Member:
+        """Takes the training steps from `begin` to `end`."""
+
+        def step(member: Member, i: Any) -> Member:
+            layers = self.layers(member)
+            nodes, clamps = pose(layers, *self.batch(data, member, i))
+            infer = paper_flow(self.solver, member.t1, member.dt)
+            inferred = infer(ENERGY, layers, nodes, clamps)
+            energy, nodes = inferred.lesson or (ENERGY, inferred.nodes)
+            state = member.opt_state
+            learned = jpc.learn(energy, layers, nodes, clamps, optim=self.optim, opt_state=state)
+            arrays = eqx.filter(learned.params, eqx.is_array)
+            return member._replace(arrays=arrays, opt_state=learned.opt_state)
+
+        all_steps = lambda m: jax.lax.fori_loop(begin, end, lambda i, m: step(m, i), m)
+        return each(all_steps)(members)
+
+    @eqx.filter_jit
+    def accuracy(self, data: Data, members: Member) -> Float[Array, " members"]:
+        """On the test set, in percent."""
+
+        def one(member: Member) -> Array:
+            predict = lambda z: jpc.feedforward(self.layers(member), z)[-1]
+            preds = jax.vmap(predict)(data.test_images[member.data])
+            return jpc.compute_accuracy(data.test_labels[member.data], preds)
+
+        return each(one)(members)
+
+    @eqx.filter_jit
+    def start(self, data: Data, member: Member, i: Index) -> tuple[Nodes, Nodes]:
+        return pose(self.layers(member), *self.batch(data, member, i))
+
+    @eqx.filter_jit
+    def infer(self, member: Member, nodes: Nodes, clamps: Nodes) -> Nodes:
+        infer = paper_flow(self.solver, member.t1, member.dt)
+        return infer(ENERGY, self.layers(member), nodes, clamps).nodes
+
+    @eqx.filter_jit
+    def energies(self, data: Data, members: Member, i: Index) -> tuple[Array, Array]:
+        """What inference reaches on a batch, and the closed form for linear networks."""
+
+        def one(member: Member) -> tuple[Array, Array]:
+            layers, (x, y) = self.layers(member), self.batch(data, member, i)
+            nodes, clamps = pose(layers, x, y)
+            reached = ENERGY(layers, self.infer(member, nodes, clamps), clamps)
+            return reached, closed_form(layers, x, y)
+
+        return each(one)(members)
+
+
+def each(fn: Callable) -> Callable:
+    """`fn` for each member at once; a single one is not given an axis."""
+
+    def over(members: Member) -> Any:
+        if members.data.shape[0] > 1:
+            return jax.vmap(fn)(members)
+        alone = fn(jax.tree.map(lambda x: x[0], members))
+        return jax.tree.map(lambda x: x[None], alone)
+
+    return over
+
+
+def assemble(cells: Sequence[Cell], data: Data, names: Sequence[str]) -> tuple[Ensemble, Member]:
+    """The networks of some cells, as they are before training."""
+    cell, number = cells[0], data.images.shape[1]
+    sizes = (data.images.shape[2], cell.width, cell.hidden + 1, data.labels.shape[2])
+    keys = jax.vmap(lambda seed: jr.split(jr.key(seed)))(jnp.array([c.seed for c in cells]))
+    make = lambda key: jpc.make_mlp(key, *sizes, cell.act)
+    layers = eqx.filter_vmap(make)(keys[:, 0])
+    arrays, static = eqx.partition(layers, eqx.is_array)
+    ensemble = Ensemble(static, cell.solver, cell.learning_rate)
+    count = number // cell.batch if cell.steps is None else min(cell.steps, number // cell.batch)
+    order = jax.vmap(lambda key: jr.permutation(key, number)[: count * cell.batch])(keys[:, 1])
+    column = lambda name: jnp.array([getattr(c, name) for c in cells], jnp.float32)
+    members = Member(
+        arrays,
+        jax.vmap(ensemble.optim.init)(eqx.filter(arrays, eqx.is_inexact_array)),
+        order.reshape(len(cells), count, cell.batch),
+        jnp.array([names.index(c.dataset) for c in cells]),
+        column("t1"),
+        column("dt"),
+    )
+    return ensemble, members
+
+
+def run_cells(cells: Sequence[Cell], advance: Callable[[float], None]) -> list[list[Row]]:
+    """Trains cells of equal shape, and returns what was measured of each. `advance` is told
+    which part of the work was done.
+    """
+    names = list(dict.fromkeys(cell.dataset for cell in cells))
+    data = stack_data(names)
+    ensemble, members = assemble(cells, data, names)
+    steps = members.order.shape[1]
+    every = -(-steps // cells[0].points)
+    rows: list[list[Row]] = [[] for _ in cells]
+    # Energies are compared to more digits than an accelerator takes its products by default.
+    precision = "highest" if cells[0].measure == "theory" else None
+    with jax.default_matmul_precision(precision):
+        for begin in [*range(0, steps, every), steps]:
+            found = look(cells[0].measure, ensemble, data, members, begin)
+            for mine, new in zip(rows, found, strict=True):
+                mine += [dict(step=begin) | row for row in new]
+            if begin < steps:
+                end = min(begin + every, steps)
+                members = ensemble.train(data, members, *map(jnp.asarray, (begin, end)))
+                jax.block_until_ready(members)
+                advance((end - begin) / steps)
+    return rows
+
+
+def look(
+    measure: str, ensemble: Ensemble, data: Data, members: Member, step: int
+) -> list[list[Row]]:
+    """What there is to see at a moment of training: some rows for each member."""
+    last = members.order.shape[1] - 1
+    i, number = jnp.asarray(min(step, last)), members.data.shape[0]
+    each_one = [jax.tree.map(lambda x, k=k: x[k], members) for k in range(number)]
+    if measure == "gap":
+        posed = [(ensemble.layers(m), *ensemble.batch(data, m, i)) for m in each_one]
+        return [compare_methods(*problem) for problem in posed]
+    columns: dict[str, Any] = dict(accuracy=ensemble.accuracy(data, members))
+    if measure == "time":
+        columns["ms"] = [time_inference(ensemble, data, m, i) for m in each_one]
+    if measure == "theory":
+        columns["energy"], columns["theory"] = ensemble.energies(data, members, i)
+    if measure == "theory" and step > last:
+        posed = [(ensemble.layers(m), *ensemble.batch(data, m, i)) for m in each_one]
+        columns["error_of_theory"] = [error_of_theory(*problem) for problem in posed]
+    return [[{name: float(c[k]) for name, c in columns.items()}] for k in range(number)]
+
+
+def time_inference(ensemble: Ensemble, data: Data, member: Member, i: Index) -> float:
+    """How long inference takes for one network by itself, in milliseconds."""
+    nodes, clamps = jax.block_until_ready(ensemble.start(data, member, i))
+    infer = lambda: ensemble.infer(member, nodes, clamps)
+    if i == 0:  # Compiling is not counted.
+        jax.block_until_ready(infer())
+    return timed(infer)
+
+
+def error_of_theory(layers: Layers, x: Array, y: Array) -> float:
+    """The closed form against the energy at numerical convergence, in float64, relative."""
+    with jax.enable_x64(True):
+        double = lambda a: jnp.asarray(np.asarray(a), jnp.float64) if eqx.is_array(a) else a
+        layers, x, y = jax.tree.map(double, (layers, x, y))
+        nodes, clamps = pose(layers, x, y)
+        descent = jpc.Minimise(optx.NonlinearCG(1e-12, 1e-12), 5000, together=True, throw=False)
+        nodes = eqx.filter_jit(descent)(ENERGY, layers, nodes, clamps).nodes
+        return float(ENERGY(layers, nodes, clamps) / closed_form(layers, x, y) - 1)
+
+
+def closed_form(layers: Layers, x: Array, y: Array) -> Array:
+    energy = jpc.linear_equilib_energy((layers, None), x, y)
+    assert isinstance(energy, Array)
+    return energy
