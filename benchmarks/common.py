@@ -1,10 +1,7 @@
 """What the benchmarks share: data, networks, training, and interleaved timing."""
 
-import gzip
-import os
 import statistics
 import time
-from pathlib import Path
 
 import equinox as eqx
 import jax
@@ -14,22 +11,21 @@ import numpy as np
 import optax
 
 import jpc
+import jpc.data
 
 BATCH = 64
 
 
 def mnist() -> tuple[np.ndarray, np.ndarray]:
-    """MNIST's training set from `JPC_DATA_DIR/mnist`, or random data of the same shape."""
-    folder = Path(os.environ.get("JPC_DATA_DIR", "data")) / "mnist"
-    if not folder.exists():
-        print("No MNIST in JPC_DATA_DIR: random data instead.")
+    """MNIST's training set, or random data of the same shape where `jpc.data` does not find all
+    four files of MNIST, those of the test set too, in `JPC_DATA_DIR/mnist` (or in its cache).
+    """
+    try:
+        return jpc.data.load("mnist", normalise=False, flatten=True, download=False).train
+    except FileNotFoundError:
+        print("No MNIST (all four files of it) in JPC_DATA_DIR: random data instead.")
         rng = np.random.default_rng(0)
         return rng.random((60_000, 784), np.float32), rng.integers(0, 10, 60_000)
-    read = lambda name, skip: np.frombuffer(
-        gzip.decompress((folder / name).read_bytes()), np.uint8, offset=skip
-    )
-    images = read("train-images-idx3-ubyte.gz", 16).reshape(-1, 784)
-    return (images / 255).astype(np.float32), read("train-labels-idx1-ubyte.gz", 8)
 
 
 def batches(size: int, count: int) -> tuple[jax.Array, jax.Array]:
