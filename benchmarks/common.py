@@ -54,17 +54,23 @@ def start(layers, x, y):
     return jpc.clamp(activities[:-1], y, x)
 
 
-def predictive_coding(inference: jpc.AbstractInference):
-    """The learning gradient at the end of inference."""
+def in_states(inference: jpc.AbstractInference):
+    """The learning gradient and the energy at the end of inference."""
 
-    def gradient(layers, x, y):
+    def infer(layers, x, y):
         nodes, clamps = start(layers, x, y)
         energy = jpc.PCEnergy()
         inferred = inference(energy, layers, nodes, clamps)
-        energy, nodes = inferred.lesson or (energy, inferred.nodes)
-        return eqx.filter_grad(energy)(layers, nodes, clamps)
+        local, lesson = inferred.lesson or (energy, inferred.nodes)
+        gradient = eqx.filter_grad(local)(layers, lesson, clamps)
+        return gradient, energy(layers, inferred.nodes, clamps)
 
-    return gradient
+    return infer
+
+
+def predictive_coding(inference: jpc.AbstractInference):
+    """As `in_states`, the gradient alone: compiled code leaves the energy out."""
+    return lambda *given: in_states(inference)(*given)[0]
 
 
 def train_in_groups(method: jpc.Equilibrium, layers, images, labels, group: int = 10):
