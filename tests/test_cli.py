@@ -140,7 +140,7 @@ INVALID = {
     "--dataset x": "--dataset is one of digits, mnist, fashion-mnist, cifar10, not 'x'",
     "--task x": "--task is one of discriminative, generative, unsupervised, hybrid",
     "--network x": "--network is one of mlp, vgg5",
-    "--activation x": "--activation is one of tanh",
+    "--activation x": "--activation is one of linear, tanh",
     "--inference x": "--inference is one of equilibrium, heun",
     "--depth 1": "--depth must be a whole number of at least 2, got 1",
     "--depth x": "Invalid value for '--depth'",
