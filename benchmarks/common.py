@@ -1,10 +1,7 @@
 """What the benchmarks share: data, networks, training, and interleaved timing."""
 
-import gzip
-import os
 import statistics
 import time
-from pathlib import Path
 
 import equinox as eqx
 import jax
@@ -14,22 +11,21 @@ import numpy as np
 import optax
 
 import jpc
+import jpc.data
 
 BATCH = 64
 
 
 def mnist() -> tuple[np.ndarray, np.ndarray]:
-    """MNIST's training set from `JPC_DATA_DIR/mnist`, or random data of the same shape."""
-    folder = Path(os.environ.get("JPC_DATA_DIR", "data")) / "mnist"
-    if not folder.exists():
-        print("No MNIST in JPC_DATA_DIR: random data instead.")
+    """MNIST's training set, or random data of the same shape where `jpc.data` does not find all
+    four files of MNIST, those of the test set too, in `JPC_DATA_DIR/mnist` (or in its cache).
+    """
+    try:
+        return jpc.data.load("mnist", normalise=False, flatten=True, download=False).train
+    except FileNotFoundError:
+        print("No MNIST (all four files of it) in JPC_DATA_DIR: random data instead.")
         rng = np.random.default_rng(0)
         return rng.random((60_000, 784), np.float32), rng.integers(0, 10, 60_000)
-    read = lambda name, skip: np.frombuffer(
-        gzip.decompress((folder / name).read_bytes()), np.uint8, offset=skip
-    )
-    images = read("train-images-idx3-ubyte.gz", 16).reshape(-1, 784)
-    return (images / 255).astype(np.float32), read("train-labels-idx1-ubyte.gz", 8)
 
 
 def batches(size: int, count: int) -> tuple[jax.Array, jax.Array]:
@@ -58,17 +54,23 @@ def start(layers, x, y):
     return jpc.clamp(activities[:-1], y, x)
 
 
-def predictive_coding(inference: jpc.AbstractInference):
-    """The learning gradient at the end of inference."""
+def in_states(inference: jpc.AbstractInference):
+    """The learning gradient and the energy at the end of inference."""
 
-    def gradient(layers, x, y):
+    def infer(layers, x, y):
         nodes, clamps = start(layers, x, y)
         energy = jpc.PCEnergy()
         inferred = inference(energy, layers, nodes, clamps)
-        energy, nodes = inferred.lesson or (energy, inferred.nodes)
-        return eqx.filter_grad(energy)(layers, nodes, clamps)
+        local, lesson = inferred.lesson or (energy, inferred.nodes)
+        gradient = eqx.filter_grad(local)(layers, lesson, clamps)
+        return gradient, energy(layers, inferred.nodes, clamps)
 
-    return gradient
+    return infer
+
+
+def predictive_coding(inference: jpc.AbstractInference):
+    """As `in_states`, the gradient alone: compiled code leaves the energy out."""
+    return lambda *given: in_states(inference)(*given)[0]
 
 
 def train_in_groups(method: jpc.Equilibrium, layers, images, labels, group: int = 10):

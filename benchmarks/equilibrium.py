@@ -32,6 +32,7 @@ from common import (
     backprop,
     batches,
     device,
+    in_states,
     network,
     predictive_coding,
     relative_error,
@@ -80,25 +81,13 @@ def methods() -> dict[str, dict[str, jpc.AbstractInference]]:
 
 
 def in_errors(inference: jpc.AbstractInference):
-    """As `predictive_coding`, in the coordinates of the errors."""
+    """As `in_states`, in the coordinates of the errors."""
 
     def infer(layers, x, y):
         nodes, clamps = start(layers, x, y)
         energy, zeros = jpc.EPCEnergy(jpc.PCEnergy()), jax.tree.map(jnp.zeros_like, nodes)
         inferred = inference(energy, layers, zeros, clamps)
         gradient = eqx.filter_grad(energy)(layers, inferred.nodes, clamps)
-        return gradient, energy(layers, inferred.nodes, clamps)
-
-    return infer
-
-
-def in_states(inference: jpc.AbstractInference):
-    def infer(layers, x, y):
-        nodes, clamps = start(layers, x, y)
-        energy = jpc.PCEnergy()
-        inferred = inference(energy, layers, nodes, clamps)
-        local, lesson = inferred.lesson or (energy, inferred.nodes)
-        gradient = eqx.filter_grad(local)(layers, lesson, clamps)
         return gradient, energy(layers, inferred.nodes, clamps)
 
     return infer

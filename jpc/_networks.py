@@ -21,7 +21,7 @@ def _identity(z: Array) -> Array:
     return z
 
 
-_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "linear": _identity,
     "tanh": jnp.tanh,
     "hard_tanh": jax.nn.hard_tanh,
@@ -44,7 +44,7 @@ def get_act_fn(name: Given[str]) -> Callable[[Array], Array]:
     """The activation function of that name: `linear`, `tanh`, `hard_tanh`, `relu`,
     `leaky_relu`, `gelu`, `selu` or `silu`.
     """
-    return _ACTIVATIONS[choice("activation function", name, tuple(_ACTIVATIONS))]
+    return ACTIVATIONS[choice("activation function", name, tuple(ACTIVATIONS))]
 
 
 def _activations(act_fn: Act, depth: int) -> list[eqx.nn.Lambda]:

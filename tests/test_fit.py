@@ -19,7 +19,7 @@ from helpers import arrays, assert_close
 from rich.console import Console
 
 import jpc
-from jpc._fit import loop as loop_module, run
+from jpc._fit import loop as loop_module, run, score_state
 
 RNG = np.random.default_rng(0)
 X, LABELS = RNG.normal(size=(22, 3)), RNG.integers(0, 2, 22)
@@ -275,6 +275,18 @@ def test_evaluation_has_a_key_for_each_example():
     ]
     expected = np.mean([jr.normal(jr.fold_in(keys(0)[2], i)) for i in range(22)])
     assert np.allclose(noise, expected)
+
+
+def test_a_state_is_scored_as_after_an_epoch():
+    def evaluate(key, **given):
+        return jpc.evaluate_discriminative(**given) | dict(noise=jr.normal(key, (2,)))
+
+    test = (X, LABELS)
+    state, (_, last) = fit(test=test, evaluate=evaluate)
+    named = dict(batch_size=SIZE, key=keys(1)[2], classes=2)
+    scores = score_state(evaluate, state, test, **named)
+    assert set(scores) == {"test_loss", "test_acc", "test_noise"}
+    assert last | scores == last
 
 
 # --- stopping ---

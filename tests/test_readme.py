@@ -109,7 +109,7 @@ def hybrid():
 
 
 def test_readme_has_these_blocks():
-    assert len(BLOCKS) == 2
+    assert len(BLOCKS) == 3
 
 
 def test_readme_step_lowers_the_loss():
@@ -123,8 +123,12 @@ def test_readme_step_is_the_papers():
     assert readme[-3:] == paper[-3:]
 
 
+def test_readme_epochs_learn_to_read():
+    assert run(BLOCKS[1])["accuracy"] > 90
+
+
 def test_readme_energy_is_descended():
-    names = run(BLOCKS[1])
+    names = run(BLOCKS[2])
     energy, model, y, x = (names[name] for name in ("energy", "model", "y", "x"))
     start, end = (
         energy(model, *jpc.clamp(activities[:-1], y, x))

@@ -20,7 +20,7 @@ from .data import choose_data
 from .devices import Devices, Rule, choose_devices
 from .loop import Carry, Recipe, zeros
 from .progress import Record, choose_progress
-from .run import AbstractTest, NoTest, Run, Test
+from .run import AbstractTest, NoTest, Run, Test, plain
 from .save import AbstractSaver, NoSaver
 from .snapshot import Snapshot
 from .stop import EarlyStopping
@@ -163,6 +163,21 @@ def _choose_test(test: Any, evaluate: Any, recipe: Recipe, state: PyTree) -> Abs
     recipe = Recipe(evaluate, recipe.rest, (), source.classes, recipe.batch_size, recipe.devices)
     result = check_evaluation(recipe, state, source.shapes)
     return Test(source, recipe, tuple(f"test_{name}" for name in scalars(result)))
+
+
+def score_state(
+    evaluate: Callable[..., Mapping[str, Any]],
+    state: Mapping[str, Any],
+    test: Any,
+    *,
+    batch_size: int,
+    key: PRNGKeyArray,
+    classes: int,
+) -> Record:
+    """What the history of [`jpc.fit`][] would say of a test set after an epoch with this state."""
+    arrays, rest = _split(state)
+    recipe = Recipe(evaluate, rest, (), (classes, classes), batch_size, Devices())
+    return plain(_choose_test(test, evaluate, recipe, arrays)(arrays, key))
 
 
 def _look_at_nothing(**state: Any) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """The objects that a configuration names."""
 
-import functools as ft
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,16 +16,9 @@ from jaxtyping import PRNGKeyArray, PyTree
 import jpc
 from jpc.data import Dataset, load
 
-from .config import Config, ConfigError, Inference, Network, Optimiser
+from .config import OPTIMISERS, Config, ConfigError, Inference, Network, Optimiser
 
 _SOLVERS = {"heun": dfx.Heun, "tsit5": dfx.Tsit5, "dopri5": dfx.Dopri5}
-_OPTIMISERS: dict[str, Callable[..., optax.GradientTransformation]] = {
-    "adam": optax.adam,
-    "nadam": optax.nadam,
-    "rmsprop": optax.rmsprop,
-    "sgd": optax.sgd,
-    "momentum": ft.partial(optax.sgd, momentum=0.9),
-}
 
 
 def load_data(config: Config, *, progress: bool) -> Dataset:
@@ -86,7 +78,7 @@ def make_optimiser(given: Optimiser, epochs: int, steps: int) -> optax.GradientT
     falls = given.schedule == "cosine"
     main = optax.cosine_decay_schedule(peak, rest) if falls else optax.constant_schedule(peak)
     warm = [optax.linear_schedule(0.0, peak, rise), main]
-    return _OPTIMISERS[given.kind](optax.join_schedules(warm, [rise]) if rise else main)
+    return OPTIMISERS[given.kind](optax.join_schedules(warm, [rise]) if rise else main)
 
 
 def init_optimiser(optim: optax.GradientTransformation, params: Params) -> PyTree:

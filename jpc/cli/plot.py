@@ -1,5 +1,6 @@
 """Pictures of a run, with Matplotlib."""
 
+import colorsys
 import io
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from .folder import Record
 from .setting import Picture
-from .svg import Number, colour
+from .svg import Number, hue
 
 _LABELS = {"test_acc": "test accuracy (%)", "test_loss": "test loss"}
 
@@ -74,12 +75,9 @@ def _plot_layers(axes: Axes, xs: Sequence[Number], rows: Sequence[Sequence[Numbe
     axes.set(yscale="log", ylim=(max(np.nanmin(columns) / 2, 1e-6 * largest), 2 * largest))
 
 
-def _rgb(i: int, number: int) -> Any:
+def _rgb(i: int, number: int) -> tuple[float, float, float]:
     """The colour of the report."""
-    import colorsys  # noqa: PLC0415
-
-    hue = float(colour(i, number).removeprefix("hsl(").partition(" ")[0])
-    return colorsys.hls_to_rgb(hue / 360, 0.55, 0.75)
+    return colorsys.hls_to_rgb(hue(i, number) / 360, 0.55, 0.75)
 
 
 def plot_pictures(pictures: Sequence[Picture]) -> bytes:

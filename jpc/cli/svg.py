@@ -98,10 +98,13 @@ def log_axis(values: Sequence[Number]) -> Axis:
     return Axis(10.0**low, 10.0**high, [10.0**i for i in range(low, high + 1, skip)], True)
 
 
+def hue(i: int, number: int) -> float:
+    """In degrees, from blue for the first line to orange for the last."""
+    return (215 + 175 * i / max(number - 1, 1)) % 360
+
+
 def colour(i: int, number: int) -> str:
-    """From blue for the first line to orange for the last."""
-    share = i / max(number - 1, 1)
-    return f"hsl({(215 + 175 * share) % 360:.0f} 75% 55%)"
+    return f"hsl({hue(i, number):.0f} 75% 55%)"
 
 
 def _path(line: Line, x_axis: Axis, y_axis: Axis, i: int, number: int) -> str:

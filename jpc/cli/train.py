@@ -109,11 +109,11 @@ def fit(
     return jpc.fit(
         task.step,
         state,
-        _pair(task, dataset.train),
+        make_pair(task, dataset.train),
         batch_size=config.training.batch_size,
         key=make_keys(config.training.seed)[2],
         metrics=task.metrics,
-        test=_pair(task, dataset.test),
+        test=make_pair(task, dataset.test),
         evaluate=task.evaluate,
         checkpoints=jpc.Checkpoints(folder.checkpoints, resume=resume, keep=2, config=saved),
         mesh=make_mesh(config.training.devices),
@@ -121,7 +121,8 @@ def fit(
     )
 
 
-def _pair(task: AbstractTask, examples: tuple) -> tuple[Any, Any]:
+def make_pair(task: AbstractTask, examples: tuple) -> tuple[Any, Any]:
+    """Input and output, in the precision of the run."""
     images, labels = examples
     return task.pair(images.astype(jax.numpy.result_type(float)), labels)
 
