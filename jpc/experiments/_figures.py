@@ -40,9 +40,9 @@ class Size:
     width: int = 300
     steps: int | None = None
     points: int = 30
-    t1s: Sequence[float] = (5, 10, 20, 50, 100, 200, 500)
+    t1s: Sequence[int] = (5, 10, 20, 50, 100, 200, 500)
     dts: Sequence[float] = (0.5, 0.1, 0.05)
-    theory_t1s: Sequence[float] = (20, 100, 500)
+    theory_t1s: Sequence[int] = (100, 200, 500)
     theory_hidden: int = 10
     dataset: str | None = None
 

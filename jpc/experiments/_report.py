@@ -70,7 +70,7 @@ def _conditions(cell: Cell, seeds: int) -> str:
         return networks + " They are trained with Equilibrium, 3 chords."
     return networks + (
         " Inference is the flow of the batch's mean energy. Heun has a PIDController(1e-3, 1e-3) "
-        "and ends when it settles, at T at the latest; Euler goes on to T."
+        "and ends when it settles, at T or after 1,000 steps at the latest; Euler goes on to T."
     )
 
 

@@ -78,8 +78,8 @@ def plan(cells: Sequence[Cell]) -> list[list[Cell]]:
 
 def _kind(cell: Cell) -> tuple:
     """What cells that are run at once have in common."""
-    own = dict(dataset=source_of(cell.dataset).shape, seed=0, t1=0.0, dt=0.0)
-    length = round(math.log(cell.evaluations, 4))
+    own = dict(dataset=source_of(cell.dataset).shape, seed=0, t1=0, dt=0)
+    length = round(math.log(cell.evaluations, 4)) if cell.solver == "euler" else cell.t1
     return (*(dataclasses.asdict(cell) | own).values(), length)
 
 

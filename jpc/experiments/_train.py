@@ -142,7 +142,7 @@ def assemble(cells: Sequence[Cell], data: Data, names: Sequence[str]) -> tuple[E
     ensemble = Ensemble(static, cell.solver, cell.learning_rate)
     count = number // cell.batch if cell.steps is None else min(cell.steps, number // cell.batch)
     order = jax.vmap(lambda key: jr.permutation(key, number)[: count * cell.batch])(keys[:, 1])
-    column = lambda name: jnp.array([getattr(c, name) for c in cells], jnp.float32)
+    column = lambda name: jnp.array([getattr(c, name) for c in cells], data.images.dtype)
     members = Member(
         arrays,
         jax.vmap(ensemble.optim.init)(eqx.filter(arrays, eqx.is_inexact_array)),

@@ -1,0 +1,301 @@
+"""The paper's experiments, at their smallest size, on the digits that come with JPC."""
+
+import csv
+import dataclasses
+import itertools
+import json
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from helpers import assert_close
+from jaxtyping import install_import_hook
+from typer.testing import CliRunner
+
+import jpc
+
+with install_import_hook("jpc.experiments", "beartype.beartype"):
+    from jpc.cli.app import app
+    from jpc.experiments import FIGURES, SIZES, _run as run_module, _tables as tables
+    from jpc.experiments._cell import Cell, Store
+    from jpc.experiments._methods import paper_flow
+    from jpc.experiments._run import plan
+    from jpc.experiments._train import assemble, run_cells, stack_data
+
+CELL = Cell(
+    measure="accuracy", dataset="digits", hidden=2, solver="euler", t1=2, dt=0.5, seed=0, steps=4,
+    points=2, width=8,
+)  # fmt: skip
+SMOKE, FULL = SIZES["smoke"], SIZES["full"]
+HERE = {"date": "2026-01-01", "device": "cpu", "jax": "1", "jpc": "1"}
+quietly = lambda part: None
+
+
+def invoke(*args):
+    return CliRunner().invoke(app, ["reproduce", *map(str, args)])
+
+
+def read(path):
+    with open(path) as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    """All figures, once."""
+    folder = tmp_path_factory.mktemp("reproduction")
+    result = invoke("all", "--smoke", "--out", folder, "--debug")
+    assert result.exit_code == 0, result.output
+    return folder
+
+
+# --- the command ---
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_figure_has_its_files(out, name):
+    cells = FIGURES[name].cells(SMOKE)
+    rows = read(out / f"{name}.csv")
+    fields = [field.name for field in dataclasses.fields(Cell)]
+    key = lambda values: tuple(str(values[field]) for field in fields)
+    assert {key(row) for row in rows} == {key(dataclasses.asdict(cell)) for cell in cells}
+    assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert (out / f"{name}.pdf").read_bytes().startswith(b"%PDF")
+    text = (out / f"{name}.md").read_text()
+    for part in (FIGURES[name].title, f"jpc reproduce {name} --smoke --out", f"{name}.png"):
+        assert part in text
+    assert "Not run" not in text
+
+
+def test_what_is_there_is_not_run_again(out, monkeypatch):
+    before = (out / "fig1.csv").read_bytes()
+    monkeypatch.setattr(run_module, "run_cells", None)
+    assert invoke("fig1", "--smoke", "--out", out).exit_code == 0
+    assert (out / "fig1.csv").read_bytes() == before
+
+
+def test_it_goes_on_where_it_was_interrupted(tmp_path, out, monkeypatch):
+    """The first of its networks is done when it is interrupted, in the second."""
+    calls = []
+
+    def interrupted(cells, advance):
+        calls.append(cells)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return run_cells(cells, advance)
+
+    monkeypatch.setattr(run_module, "run_cells", interrupted)
+    result = invoke("fig4", "--smoke", "--out", tmp_path)
+    assert result.exit_code == 130
+    assert "the same command goes on" in result.output
+    result = invoke("fig4", "--smoke", "--out", tmp_path)
+    assert result.exit_code == 0
+    every = [cell for job in calls for cell in job]
+    assert len(every) == len(FIGURES["fig4"].cells(SMOKE)) + 1
+    assert calls[1] == calls[2]
+    assert read(tmp_path / "fig4.csv") == read(out / "fig4.csv")
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["fig8"], "'fig8' is no figure: there are fig1, fig1-gap, fig2"),
+        (["fig1", "--smoke", "--full"], "--smoke and --full are two sizes"),
+    ],
+)
+def test_wrong_use(args, message):
+    result = invoke(*args)
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+def test_list():
+    output = invoke("list").output
+    assert all(name in output and figure.title in output for name, figure in FIGURES.items())
+
+
+def test_default_size_takes_the_data_that_is_there(monkeypatch):
+    for here, expected in (({"mnist"}, {"mnist"}), (set(), {"digits"})):
+        has = lambda name, here=here: "somewhere" if name in here else None
+        monkeypatch.setattr("jpc.data.where", has)
+        cells = run_module.choose_cells(FIGURES["fig1"], SIZES["default"], "default")
+        assert {cell.dataset for cell in cells} == expected
+    assert {c.dataset for c in run_module.choose_cells(FIGURES["fig1"], FULL, "full")} == {
+        "mnist", "fashion-mnist", "cifar10",
+    }  # fmt: skip
+
+
+# --- what is declared ---
+
+
+def test_the_full_size_is_that_of_the_paper():
+    every = {name: figure.cells(FULL) for name, figure in FIGURES.items()}
+    assert every["fig1"] == every["fig3"]
+    assert len(every["fig1"]) == 3 * 3 * 2 * 3
+    assert [len(every[name]) for name in ("fig4", "fig5", "fig6")] == [3 * 2 * 7 * 3 * 3] * 3
+    for cell in itertools.chain(*every.values()):
+        assert (cell.width, cell.batch, cell.learning_rate, cell.steps) == (300, 64, 1e-3, None)
+    for cell in every["fig2"] + every["fig7"]:
+        assert (cell.hidden, cell.act) == (10, "linear")
+    # From the captions of figures 4 to 6.
+    chosen = {(c.dataset, c.hidden, c.solver): (c.t1, c.dt) for c in every["fig1"]}
+    assert chosen["mnist", 3, "euler"] == (20, 0.5)
+    assert chosen["mnist", 5, "heun"] == (50, 0.05)
+    assert chosen["fashion-mnist", 3, "heun"] == (20, 0.1)
+    assert chosen["fashion-mnist", 10, "euler"] == (200, 0.05)
+    assert chosen["cifar10", 5, "euler"] == (200, 0.05)
+    assert chosen["cifar10", 10, "heun"] == (500, 0.1)
+
+
+def test_plan(monkeypatch):
+    """One at a time, or those of equal shape and about equal length; the quick ones first."""
+    cells = FIGURES["fig1"].cells(FULL)
+    assert sorted(map(len, plan(cells))) == [1] * len(cells)
+    monkeypatch.setattr(run_module, "accelerated", lambda: True)
+    jobs = plan(cells)
+    assert sorted(map(str, itertools.chain(*jobs))) == sorted(map(str, cells))
+    longest = [max(cell.evaluations for cell in job) * job[0].hidden for job in jobs]
+    assert longest == sorted(longest)
+    for job in jobs:
+        assert len({(c.hidden, c.solver, c.dataset == "cifar10") for c in job}) == 1
+        lengths = [cell.evaluations for cell in job]
+        assert max(lengths) <= 4 * min(lengths)
+
+
+# --- the store ---
+
+
+def test_the_store_keeps_what_is_whole(tmp_path):
+    path = tmp_path / "new" / "cells.jsonl"
+    cells = [dataclasses.replace(CELL, seed=seed) for seed in range(3)]
+    Store(path).add(cells[:2], [[dict(step=0, ms=1.0)], [dict(step=0, ms=2.0)]], HERE)
+    with path.open("a") as file:
+        file.write(json.dumps(dict(cell=dataclasses.asdict(cells[2])))[:40])
+    store = Store(path)
+    assert [cell in store for cell in cells] == [True, True, False]
+    store.add(cells[2:], [[dict(step=0, ms=3.0)]], HERE)
+    again = Store(path)
+    assert [row["ms"] for row in again.rows(cells)] == [1.0, 2.0, 3.0]
+    assert again.where(cells) == [HERE]
+
+
+# --- the numbers ---
+
+
+@pytest.mark.parametrize("solver", ["euler", "heun", "equilibrium"])
+def test_training_is_the_library_step(solver):
+    """Four steps, against `make_pc_step` in a loop."""
+    cell = dataclasses.replace(CELL, solver=solver)
+    data = stack_data(["digits"])
+    ensemble, members = assemble([cell], data, ["digits"])
+    (member,) = (jax.tree.map(lambda x: x[0], members),)
+    model, optim = ensemble.layers(member), optax.adam(1e-3)
+    state = optim.init((eqx.filter(model, eqx.is_array), None))
+    trained = ensemble.train(data, members, jnp.asarray(0), jnp.asarray(4))
+    for rows in member.order:
+        x, y = data.images[0, rows], data.labels[0, rows]
+        flow = paper_flow(solver, 2.0, 0.5)
+        result = jpc.make_pc_step(model, optim, state, y, x, inference=flow)
+        model, state = result["model"], result["opt_state"]
+    found = eqx.filter(ensemble.layers(jax.tree.map(lambda x: x[0], trained)), eqx.is_array)
+    assert_close(
+        jax.tree.leaves(found), jax.tree.leaves(eqx.filter(model, eqx.is_array)), rtol=1e-6
+    )
+
+
+def test_networks_trained_at_once_are_those_trained_alone():
+    cells = [
+        dataclasses.replace(CELL, solver="heun", t1=t1, seed=seed)
+        for t1, seed in itertools.product((2.0, 20.0), range(2))
+    ]
+    at_once = run_cells(cells, quietly)
+    alone = [run_cells([cell], quietly)[0] for cell in cells]
+    assert at_once == alone
+    assert len({row[-1]["accuracy"] for row in alone}) > 1
+
+
+def test_all_of_training_is_told(tmp_path):
+    parts = []
+    run_cells([dataclasses.replace(CELL, steps=5, points=2)], parts.append)
+    assert_close(parts, [3 / 5, 2 / 5])
+
+
+def test_times_are_taken_and_accuracies_kept(out):
+    rows = read(out / "fig1.csv")
+    assert [float(row["ms"]) > 0 for row in rows] == [True] * len(rows)
+    assert {row["step"] for row in rows} == {"0", "3", "6"}
+    assert all(0 <= float(row["accuracy"]) <= 100 for row in rows)
+
+
+def test_the_closed_form_is_the_energy_at_convergence(out):
+    """And a flow that has not converged is above it, less so the longer it goes on."""
+    rows = read(out / "fig2.csv")
+    assert all(float(row["energy"]) > float(row["theory"]) for row in rows)
+    errors = [abs(float(row["error_of_theory"])) for row in rows if row["error_of_theory"]]
+    assert len(errors) == len(FIGURES["fig2"].cells(SMOKE))
+    assert max(errors) < 1e-9
+    first = {
+        row["t1"]: float(row["energy"]) for row in rows if (row["step"], row["seed"]) == ("0", "0")
+    }
+    assert first["5"] > first["50"]
+
+
+def test_more_time_is_closer_to_equilibrium(out):
+    rows = [dict(row, excess=float(row["excess"])) for row in read(out / "fig1-gap.csv")]
+    for (_, _, method), found in tables.group(rows, "seed", "step", "method").items():
+        excesses = [row["excess"] for row in found]
+        assert excesses[-1] < excesses[0]
+        assert all(b < 1.01 * a + 1e-6 for a, b in itertools.pairwise(excesses)), method
+    exact = [
+        r["excess"] for r in rows if (r["method"], r["setting"]) == ("Equilibrium", "3 chords")
+    ]
+    assert max(exact) < 1e-3
+
+
+# --- tables ---
+
+
+def test_tables_say_what_was_not_run():
+    times = [
+        dict(dataset="mnist", hidden=3, solver="heun", t1=20, dt=0.5, seed=seed, step=step, ms=ms,
+             accuracy=90.0 + seed)
+        for seed, step, ms in [(0, 0, 1.0), (0, 9, 3.0), (1, 0, 4.0), (1, 9, 4.0)]
+    ]  # fmt: skip
+    line = tables.times(times)[1]
+    assert line == ["mnist", "3", "", "not run", "20, 0.5", "3.00 ± 1.00", ""]
+    both = times + [dict(row, solver="euler", ms=2 * row["ms"]) for row in times]
+    assert tables.times(both)[1][-3:] == ["20, 0.5", "3.00 ± 1.00", "2.00"]
+    assert tables.accuracies(both)[1][3] == "90.50 ± 0.50"
+
+
+def test_the_best_of_a_grid_is_the_highest_mean_at_any_moment():
+    row = dict(dataset="mnist", hidden=3, solver="heun", dt=0.5, step=0)
+    seeds = {10: [(80, 0), (90, 1)], 50: [(85.2, 0), (84.8, 1)], 5: [(84.7, 0), (84.7, 1)]}
+    rows = [
+        dict(row, t1=t1, accuracy=accuracy, seed=seed)
+        for t1, found in seeds.items()
+        for accuracy, seed in found
+    ]
+    rows += [dict(r, step=9, accuracy=0.0) for r in rows]
+    assert tables.grid(rows)[1] == ["mnist", "3", "heun", "85.00", "10", "0.5", "5"]
+
+
+def test_the_cheapest_setting_is_close_enough_for_every_seed():
+    row = dict(dataset="mnist", hidden=3, step=9, method="Heun")
+    rows = [
+        dict(row, setting=setting, seed=seed, ms=ms, evaluations=10 * ms, excess=excess)
+        for setting, ms, excesses in [("short", 1.0, (0.05, 0.2)), ("long", 2.0, (0.05, 0.005))]
+        for seed, excess in enumerate(excesses)
+    ]
+    assert tables.gap(rows)[1][4:] == ["2.00", "20", "-", "-", "-", "-"]
+
+
+def test_means_and_deviations_over_seeds():
+    rows = [dict(step=s, seed=k, ms=float(s + 2 * k)) for s in (0, 5) for k in range(2)]
+    steps, mean, deviation = tables.over_seeds(rows, "ms")
+    np.testing.assert_array_equal(steps, [0, 5])
+    np.testing.assert_array_equal(mean, [1, 6])
+    np.testing.assert_array_equal(deviation, [1, 1])
