@@ -6,3 +6,11 @@ def accelerated() -> bool:
     fixed length, at every check of its numbers, and a little for everything it is told to start.
     """
     return jax.default_backend() != "cpu"
+
+
+def rounds_products() -> bool:
+    """Whether products of float32 matrices are rounded to fewer digits than they have, as
+    accelerators do unless JAX was told otherwise.
+    """
+    precise = jax.config.jax_default_matmul_precision in ("float32", "highest")  # pyright: ignore
+    return accelerated() and not precise

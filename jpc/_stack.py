@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from ._device import accelerated
+from ._device import accelerated, rounds_products
 from ._layer import apply, join, split
 from ._types import Layers
 
@@ -51,11 +51,13 @@ def _stack(items: list) -> Any:
     return Stack([None if c[0] is None else jnp.stack(c) for c in columns], fixed)
 
 
-def predict(layers: Layers, inputs: Sequence[Array]) -> list[Array]:
+def predict(layers: Layers, inputs: Sequence[Array], *, compared: bool) -> list[Array]:
     """Each layer's prediction from the state that enters it. On an accelerator, where starting a
-    product of matrices can take longer than the product, equal layers make theirs at once.
+    product of matrices can take longer than the product, equal layers make theirs at once. But
+    not if products are rounded and predictions are `compared` with states that were predicted one
+    by one: both must be rounded alike, or their difference is rounding.
     """
-    if not accelerated():
+    if not accelerated() or (compared and rounds_products()):
         return [apply(layer, z) for layer, z in zip(layers, inputs, strict=True)]
     runs, predictions = find_runs(layers, [z.shape for z in inputs]), []
     for length, stack, z in zip(runs, gather(runs, layers), gather(runs, inputs), strict=True):

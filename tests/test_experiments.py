@@ -30,7 +30,7 @@ CELL = Cell(
     points=2, width=8,
 )  # fmt: skip
 SMOKE, FULL = SIZES["smoke"], SIZES["full"]
-HERE = {"date": "2026-01-01", "device": "cpu", "jax": "1", "jpc": "1"}
+HERE = {"date": "2026-01-01", "device": "cpu", "products": "float32", "jax": "1", "jpc": "1"}
 quietly = lambda part: None
 
 

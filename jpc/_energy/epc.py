@@ -115,6 +115,7 @@ class LocalEnergy(AbstractEnergy):
     def terms(self, params: Layers, nodes: Nodes, clamps: Clamps) -> Terms:
         del clamps
         states, deltas = zip(*nodes, strict=True)
-        chain = zip(deltas[1:], predict(params, states[:-1]), strict=True)
+        predictions = predict(params, states[:-1], compared=False)
+        chain = zip(deltas[1:], predictions, strict=True)
         local = [-jnp.vdot(delta, prediction) for delta, prediction in chain]
         return local + [other.terms(params, [], []) for other in self.chain.rest]

@@ -38,6 +38,6 @@ class PCEnergy(AbstractEnergy):
     def terms(self, params: Layers, nodes: Nodes, clamps: Clamps) -> list[Scalar]:
         states = eqx.combine(nodes, clamps)
         losses = [squared_error] * (len(params) - 1) + [self.loss]
-        predictions = predict(params, states[:-1])
+        predictions = predict(params, states[:-1], compared=True)
         chain = zip(self.precisions(len(params)), losses, states[1:], predictions, strict=True)
         return [p * loss(target, prediction) for p, loss, target, prediction in chain]

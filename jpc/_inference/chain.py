@@ -27,7 +27,7 @@ import lineax as lx
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
-from .._device import accelerated
+from .._device import rounds_products
 from .._energy import AbstractEnergy, EPCEnergy, LocalEnergy, as_chain
 from .._layer import apply
 from .._stack import apply_each, find_runs, gather, pass_one, pass_several
@@ -339,11 +339,8 @@ def _at_least(size: Array) -> Array:
 
 
 def _product_eps(dtype: Any) -> float:
-    """What products of matrices are rounded to: on accelerators less than their dtype, unless
-    JAX was told otherwise.
-    """
-    precise = jax.config.jax_default_matmul_precision in ("float32", "highest")  # pyright: ignore
-    if dtype == jnp.float32 and accelerated() and not precise:
+    """What products of matrices are rounded to."""
+    if dtype == jnp.float32 and rounds_products():
         return 2.0**-10
     return float(jnp.finfo(dtype).eps)
 

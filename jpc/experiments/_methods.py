@@ -96,8 +96,7 @@ def _infer(method: jpc.AbstractInference, layers: Layers, nodes: Nodes, clamps: 
 
 def _gap(layers: Layers, nodes: Nodes, clamps: Nodes) -> dict:
     activities = [*nodes[1:-1], clamps[-1]]
-    with jax.default_matmul_precision("highest"):
-        return jpc.equilibrium_gap((layers, None), activities, clamps[-1], clamps[0])
+    return jpc.equilibrium_gap((layers, None), activities, clamps[-1], clamps[0])
 
 
 def timed(call: Callable[[], object]) -> float:

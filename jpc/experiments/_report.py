@@ -75,7 +75,7 @@ def _conditions(cell: Cell, seeds: int) -> str:
 
 
 def _place(where: Mapping[str, str]) -> str:
-    return "Run on {date}: {device}, JAX {jax}, jpc {jpc}.".format(**where)
+    return "Run on {date}: {device}, products in {products}, JAX {jax}, jpc {jpc}.".format(**where)
 
 
 def _markdown(table: Table) -> str:

@@ -123,6 +123,7 @@ def _where() -> dict[str, str]:
     return {
         "date": datetime.date.today().isoformat(),
         "device": jax.devices()[0].device_kind,
+        "products": "float32",
         "jax": jax.__version__,
         "jpc": jpc.__version__,
     }

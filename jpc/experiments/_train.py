@@ -164,9 +164,9 @@ def run_cells(cells: Sequence[Cell], advance: Callable[[float], None]) -> list[l
     steps = members.order.shape[1]
     every = -(-steps // cells[0].points)
     rows: list[list[Row]] = [[] for _ in cells]
-    # Energies are compared to more digits than an accelerator takes its products by default.
-    precision = "highest" if cells[0].measure == "theory" else None
-    with jax.default_matmul_precision(precision):
+    # Accelerators round products by default: to more than what little errors deep layers have
+    # after a short inference.
+    with jax.default_matmul_precision("highest"):
         for begin in [*range(0, steps, every), steps]:
             found = look(cells[0].measure, ensemble, data, members, begin)
             for mine, new in zip(rows, found, strict=True):
