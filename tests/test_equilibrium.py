@@ -18,6 +18,7 @@ import pytest
 from helpers import Chain, Problem, assert_close, infer, make_problem, scalings, weights
 
 import jpc
+from jpc._inference import equilibrium as equilibrium_module
 from jpc._inference.chain import ErrorChain
 
 SIZES = (2, 4, 4, 5)
@@ -257,6 +258,25 @@ def test_an_accelerator_may_round_products_more(monkeypatch):
 
 
 # --- depth ---
+
+
+def test_chords_in_a_loop_are_the_same(monkeypatch):
+    """As in deep networks, with the same gradients through them."""
+    posed = pose(make_problem("tanh", SIZES))
+    method = jpc.Equilibrium(chords=4, max_steps=0, throw=False)
+
+    def learned(weight):
+        layers = eqx.tree_at(lambda p: p[0].fn.layers[1].weight, posed[0], weight)
+        inferred = method(jpc.PCEnergy(), layers, *posed[1:])
+        return jpc.PCEnergy()(layers, inferred.nodes, posed[2]), inferred
+
+    weight = posed[0][0].fn.layers[1].weight
+    results = []
+    for deep in (equilibrium_module._DEEP, 0):
+        monkeypatch.setattr(equilibrium_module, "_DEEP", deep)
+        (energy, inferred), gradient = jax.value_and_grad(learned, has_aux=True)(weight)
+        results.append((energy, gradient, inferred.nodes, inferred.lesson[1], inferred.stats))
+    assert_close(*results, rtol=1e-12)
 
 
 class Dense(eqx.Module):

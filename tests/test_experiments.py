@@ -91,6 +91,9 @@ def test_it_goes_on_where_it_was_interrupted(tmp_path, out, monkeypatch):
     result = invoke("fig4", "--smoke", "--out", tmp_path)
     assert result.exit_code == 130
     assert "the same command goes on" in result.output
+    assert invoke("fig4", "--smoke", "--out", tmp_path, "--draw").exit_code == 0
+    assert "Not run:" in (tmp_path / "fig4.md").read_text()
+    assert len(tables.group(read(tmp_path / "fig4.csv"), "t1", "dt", "solver", "seed")) == 1
     result = invoke("fig4", "--smoke", "--out", tmp_path)
     assert result.exit_code == 0
     every = [cell for job in calls for cell in job]

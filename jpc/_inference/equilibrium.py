@@ -1,4 +1,5 @@
 import dataclasses
+import functools as ft
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -10,6 +11,8 @@ from .._metrics import tree_norm
 from .._types import Clamps, Nodes, Number
 from .base import RESULTS, AbstractInference, Inferred, conclude, examples, gradient_norm
 from .chain import ErrorChain, Found, ravel
+
+_DEEP = 16  # From here on chords are a loop, for a short first call; a loop of few layers is slow.
 
 
 class Equilibrium(AbstractInference):
@@ -116,20 +119,25 @@ class Equilibrium(AbstractInference):
         return jax.vmap(chord, in_axes=axes)(start, clamps, inverse)
 
     def _chord(self, chain: ErrorChain, v: Nodes, clamps: Clamps, inverse: Array) -> Found:
-        lam, changes = jnp.zeros_like(clamps[-1]), []
-        settled = (jnp.asarray(self.chords), jnp.asarray(False))
-        found: Any = None
-        for _ in range(self.chords):
+        def chord(v: Nodes, lam: Array, previous: Array) -> tuple[Found, Array]:
             prediction, pull, states = jax.vjp(chain.predict(clamps), v, has_aux=True)
             residual = chain.output_error(clamps, prediction) - lam
             lam = lam + (inverse @ residual.ravel()).reshape(lam.shape)
             (delta,) = pull(lam)
             last, v = v, jax.tree.map(jnp.divide, delta, chain.weights)
-            changes.append(_relative(last, v))
-            found = Found(v, states, delta, lam, _remaining(changes), *settled)
+            change = _relative(last, v)
+            return Found(v, states, delta, lam, _remaining(previous, change), *settled), change
+
+        settled = (jnp.asarray(self.chords), jnp.asarray(False))
+        again = lambda _, state: chord(state[0].v, state[0].lam, state[1])
+        state = chord(v, jnp.zeros_like(clamps[-1]), jnp.zeros((), clamps[-1].dtype))
+        if len(chain.blocks) > _DEEP:
+            found, _ = jax.lax.fori_loop(1, self.chords, again, state)
+        else:
+            found, _ = ft.reduce(lambda state, i: again(i, state), range(1, self.chords), state)
         # The iterations may crawl, where this example's matrix is nothing like that of the
         # others, or end at a kink.
-        confirmed = chain.gap(v, clamps, lam) <= jnp.sqrt(self.rtol)
+        confirmed = chain.gap(found.v, clamps, found.lam) <= jnp.sqrt(self.rtol)
         return found._replace(gap=jnp.where(confirmed, found.gap, jnp.inf))
 
     def _damp_if_needed(self, chain, compact, found, nodes, clamps, okay, done) -> Found:
@@ -204,9 +212,8 @@ def _lowest(tries: list[tuple[Nodes, Array]]) -> tuple[Nodes, Array]:
     return best
 
 
-def _remaining(changes: list[Array]) -> Array:
+def _remaining(previous: Array, last: Array) -> Array:
     """What is left of a sequence that converges linearly, by its last two changes."""
-    *_, previous, last = [jnp.asarray(0.0), *changes]
     return last * jnp.where(previous > last, jnp.minimum(1.0, last / (previous - last)), 1.0)
 
 

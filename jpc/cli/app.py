@@ -163,6 +163,7 @@ def reproduce(
     smoke: Annotated[bool, typer.Option("--smoke", help="Tiny, in seconds, on digits.")] = False,
     full: Annotated[bool, typer.Option("--full", help="The paper's size.")] = False,
     out: Annotated[Path, typer.Option(help="A folder, also to go on in.")] = Path("reproduction"),
+    draw: Annotated[bool, typer.Option("--draw", help="Run nothing: draw what is there.")] = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
@@ -177,9 +178,10 @@ def reproduce(
         size = "smoke" if smoke else "full" if full else "default"
         for name in _choose_figures(figure, list(experiments.FIGURES)):
             try:
-                path = experiments.reproduce(name, size, out, progress=not quiet)
+                path = experiments.reproduce(name, size, out, run=not draw, progress=not quiet)
             except KeyboardInterrupt:
-                typer.echo("\nWhat is done is kept: the same command goes on.", err=True)
+                said = "What is done is kept: the same command goes on, and --draw draws it."
+                typer.echo(f"\n{said}", err=True)
                 raise typer.Exit(130) from None
             if not quiet:
                 typer.echo(path.read_text().rstrip() + f"\n\n{name}: {path}\n")

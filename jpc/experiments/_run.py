@@ -30,7 +30,12 @@ from ._train import run_cells
 
 
 def reproduce(
-    name: str, size: str = "default", out: Path = Path("reproduction"), *, progress: bool = True
+    name: str,
+    size: str = "default",
+    out: Path = Path("reproduction"),
+    *,
+    run: bool = True,
+    progress: bool = True,
 ) -> Path:
     """Runs what a figure of the paper needs, and writes `name.csv`, `.png`, `.pdf` and `.md` into
     a folder. Results are kept for each network: run again after an interruption, it goes on.
@@ -40,6 +45,7 @@ def reproduce(
     - `name`: one of [`jpc.experiments.FIGURES`][].
     - `size`: `"smoke"`, `"default"` or `"full"`, the paper's.
     - `out`: the folder.
+    - `run`: whether to run what is missing, or only to write down what is there.
     - `progress`: whether to show how far it is.
 
     **Returns:**
@@ -49,7 +55,8 @@ def reproduce(
     figure, cells = FIGURES[name], choose_cells(FIGURES[name], SIZES[size], size)
     store = Store(out / "cells.jsonl")
     jobs = plan([cell for cell in cells if cell not in store])
-    _run(jobs, store, progress)
+    if run:
+        _run(jobs, store, progress)
     return write_report(name, figure, size, cells, store, out)
 
 
