@@ -192,8 +192,8 @@ def test_the_store_keeps_what_is_whole(tmp_path):
 def test_training_is_the_library_step(solver):
     """Four steps, against `make_pc_step` in a loop."""
     cell = dataclasses.replace(CELL, solver=solver)
-    data = stack_data(["digits"])
-    ensemble, members = assemble([cell], data, ["digits"])
+    data = stack_data(("digits",))
+    ensemble, members = assemble([cell], data, ("digits",))
     (member,) = (jax.tree.map(lambda x: x[0], members),)
     model, optim = ensemble.layers(member), optax.adam(1e-3)
     state = optim.init((eqx.filter(model, eqx.is_array), None))

@@ -68,7 +68,8 @@ def accuracies(rows: Sequence[Row]) -> Canvas:
         axis.set_xticks(range(len(depths)), [f"H = {hidden}" for hidden in depths])
         axis.set(title=name, ylim=(0, 100))
     axes[0, 0].set_ylabel("test accuracy (%)")
-    axes[0, 0].legend(frameon=False, fontsize=8, loc="lower left")
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    canvas.legend(handles, labels, frameon=False, loc="outside right upper")
     return canvas
 
 

@@ -52,9 +52,7 @@ SIZES = {
         hidden=(2,), seeds=2, width=16, steps=6, points=2, t1s=(1, 2), dts=(0.5, 0.25),
         theory_t1s=(5, 50), theory_hidden=2, dataset="digits",
     ),
-    "default": Size(
-        hidden=(3, 5), steps=100, points=5, t1s=(5, 10, 20), dts=(0.5, 0.1),
-    ),
+    "default": Size(hidden=(3,), seeds=2, steps=50, points=5, t1s=(5, 10, 20), dts=(0.5, 0.1)),
     "full": Size(),
 }  # fmt: skip
 

@@ -55,6 +55,7 @@ def methods(batch: int) -> list[tuple[str, str, jpc.AbstractInference]]:
         long = t1 * batch
         found += [
             ("Euler, dt = 0.5", f"T = {long:g}", flow("euler", long, 0.5, "mean")),
+            ("Euler, dt = 5", f"T = {long:g}", flow("euler", long, 5.0, "mean")),
             ("Euler, dt = 20", f"T = {long:g}", flow("euler", long, 20.0, "mean")),
             ("Heun", f"T = {long:g}", flow("heun", long, 0.5, "mean")),
             ("Euler of each example, dt = 0.3", f"T = {t1:g}", flow("euler", t1, 0.3, "sum")),

@@ -1,5 +1,6 @@
 """Trains networks of equal shape side by side, and looks at them from time to time."""
 
+import functools as ft
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -31,7 +32,8 @@ class Data(NamedTuple):
     test_labels: Float[Array, "sets tests classes"]
 
 
-def stack_data(names: Sequence[str]) -> Data:
+@ft.lru_cache(maxsize=1)
+def stack_data(names: tuple[str, ...]) -> Data:
     sets = [jpc.data.load(name, flatten=True) for name in names]
     split = [(*s.train, *s.test) for s in sets]
     images, labels, tests, truths = (np.stack(parts) for parts in zip(*split, strict=True))
@@ -158,7 +160,7 @@ def run_cells(cells: Sequence[Cell], advance: Callable[[float], None]) -> list[l
     """Trains cells of equal shape, and returns what was measured of each. `advance` is told
     which part of the work was done.
     """
-    names = list(dict.fromkeys(cell.dataset for cell in cells))
+    names = tuple(dict.fromkeys(cell.dataset for cell in cells))
     data = stack_data(names)
     ensemble, members = assemble(cells, data, names)
     steps = members.order.shape[1]
