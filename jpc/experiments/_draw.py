@@ -33,8 +33,14 @@ def _panels(rows: Sequence[Row], draw: Callable[[Axes, list[Row]], None], label:
         axis.set_title(f"{name}, H = {hidden}", fontsize=10)
     for axis in axes[:, 0]:
         axis.set_ylabel(label)
-    axes[0, 0].legend(frameon=False, fontsize=8)
+    _legend(canvas, axes[0, 0])
     return canvas
+
+
+def _legend(canvas: Canvas, axis: Axes) -> None:
+    """Beside the panels: that of one of them, for all."""
+    handles, labels = axis.get_legend_handles_labels()
+    canvas.legend(handles, labels, frameon=False, fontsize=8, loc="outside right upper")
 
 
 def _band(axis: Axes, rows: Sequence[Row], column: str, **style: Any) -> None:
@@ -68,8 +74,7 @@ def accuracies(rows: Sequence[Row]) -> Canvas:
         axis.set_xticks(range(len(depths)), [f"H = {hidden}" for hidden in depths])
         axis.set(title=name, ylim=(0, 100))
     axes[0, 0].set_ylabel("test accuracy (%)")
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    canvas.legend(handles, labels, frameon=False, loc="outside right upper")
+    _legend(canvas, axes[0, 0])
     return canvas
 
 
@@ -118,10 +123,12 @@ def gap(rows: Sequence[Row]) -> Canvas:
         for (method,), mine in group(found, "method").items():
             settings = group(mine, "setting").values()
             point = lambda rows: [np.median([r[c] for r in rows]) for c in ("ms", "excess")]
-            points = np.array([point(rows) for rows in settings])
-            color = f"C{methods.index(method)}"
-            axis.plot(points[:, 0], np.maximum(points[:, 1], 1e-6), "o-", color=color,
-                      markersize=3, label=method)  # fmt: skip
+            ms, excess = np.transpose([point(rows) for rows in settings])
+            style: Any = dict(color=f"C{methods.index(method)}", label=method)
+            axis.plot(ms, np.clip(excess, 1e-6, 10), "o-", markersize=3, **style)
+        axis.axhline(
+            1, color="grey", linewidth=0.5, linestyle=":"
+        )  # Above it, worse than nothing.
         axis.set(xscale="log", yscale="log", xlabel="ms for a batch")
 
     return _panels([row for found in last for row in found], draw, "excess energy, relative")
