@@ -108,9 +108,13 @@ class LocalEnergy(AbstractEnergy):
 
     Computing an error as the difference of a state and its prediction loses digits; an
     equilibrium solver knows it without. The `nodes` are pairs $(z_\ell, \delta_\ell)$.
+
+    **Arguments:**
+
+    - `rest`: the energies that depend on the parameters alone.
     """
 
-    chain: Chain
+    rest: Sequence[AbstractEnergy] = ()
 
     def terms(self, params: Layers, nodes: Nodes, clamps: Clamps) -> Terms:
         del clamps
@@ -118,4 +122,4 @@ class LocalEnergy(AbstractEnergy):
         predictions = predict(params, states[:-1], compared=False)
         chain = zip(deltas[1:], predictions, strict=True)
         local = [-jnp.vdot(delta, prediction) for delta, prediction in chain]
-        return local + [other.terms(params, [], []) for other in self.chain.rest]
+        return local + [other.terms(params, [], []) for other in self.rest]

@@ -111,7 +111,7 @@ class ErrorChain(eqx.Module):
             layers[-1],
             [prior if free else None, *gather(runs, weights)],
             chain.loss(len(layers)),
-            None if in_errors else LocalEnergy(chain),
+            None if in_errors else LocalEnergy(chain.rest),
             runs,
             definite=chain.prior is not None or not free,
             outputs=math.prod(clamps[-1].shape[1:]),
