@@ -120,15 +120,68 @@ def test_list():
     assert all(name in output and figure.title in output for name, figure in FIGURES.items())
 
 
-def test_default_size_takes_the_data_that_is_there(monkeypatch):
-    for here, expected in (({"mnist"}, {"mnist"}), (set(), {"digits"})):
-        has = lambda name, here=here: "somewhere" if name in here else None
-        monkeypatch.setattr("jpc.data.where", has)
-        cells = run_module.choose_cells(FIGURES["fig1"], SIZES["default"], "default")
-        assert {cell.dataset for cell in cells} == expected
-    assert {c.dataset for c in run_module.choose_cells(FIGURES["fig1"], FULL, "full")} == {
-        "mnist", "fashion-mnist", "cifar10",
-    }  # fmt: skip
+@pytest.fixture
+def pretended(monkeypatch):
+    """Cells get made-up numbers, at once."""
+
+    def run(cells, advance):
+        row = dict(step=9, ms=2.0, accuracy=50.0, evaluations=3.0, method="m", setting="s")
+        row |= dict(excess=0.5, energy=2.0, theory=1.0, error_of_theory=0.0)
+        return [[dict(row, step=0), row] for _ in cells]
+
+    monkeypatch.setattr(run_module, "run_cells", run)
+
+
+def test_what_is_not_there_is_said(tmp_path, pretended, monkeypatch):
+    """At the default size other data sets are run; without any, the digits."""
+    here = {"mnist", "digits"}
+    monkeypatch.setattr("jpc.data.where", lambda name: "here" if name in here else None)
+    result = invoke("fig1", "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert {row["dataset"] for row in read(tmp_path / "fig1.csv")} == {"mnist"}
+    assert "cifar10 is not on this machine: jpc data fetch cifar10." in result.output
+    assert "- cifar10, H = 3, heun, T = 50, dt = 0.05\n" in result.output
+    here.remove("mnist")
+    assert invoke("fig1", "--out", tmp_path / "digits").exit_code == 0
+    assert {row["dataset"] for row in read(tmp_path / "digits" / "fig1.csv")} == {"digits"}
+
+
+def test_what_cannot_be_had_does_not_stop_the_rest(tmp_path, pretended, monkeypatch):
+    def fetch(name):
+        raise FileNotFoundError(f"no {name}")
+
+    monkeypatch.setattr("jpc.data.where", lambda name: None if name == "cifar10" else "here")
+    monkeypatch.setattr("jpc.data.fetch", fetch)
+    result = invoke("all", "--full", "--out", tmp_path)
+    assert result.exit_code == 1
+    assert "Nothing of fig6 --full was run" in result.output
+    assert {path.stem for path in tmp_path.glob("*.md")} == FIGURES.keys() - {"fig6"}
+    assert {row["dataset"] for row in read(tmp_path / "fig1.csv")} == {"mnist", "fashion-mnist"}
+
+
+def test_times_of_another_machine_are_taken_again(tmp_path, pretended, monkeypatch):
+    run = lambda *args: invoke("fig1", "--smoke", "--out", tmp_path, *args)
+    run()
+    lines = lambda: (tmp_path / "cells.jsonl").read_text().splitlines()
+    once = len(lines())
+    run()
+    assert len(lines()) == once
+    there = run_module._where() | {"device": "elsewhere"}
+    monkeypatch.setattr(run_module, "_where", lambda: there)
+    run("--draw")
+    assert len(lines()) == once
+    run()
+    assert len(lines()) == 2 * once
+    assert {row["device"] for row in read(tmp_path / "fig1.csv")} == {"elsewhere"}
+
+
+def test_nothing_is_overwritten_with_nothing(tmp_path, pretended):
+    invoke("fig1", "--smoke", "--out", tmp_path)
+    before = (tmp_path / "fig1.csv").read_bytes()
+    result = invoke("fig1", "--full", "--draw", "--out", tmp_path)
+    assert result.exit_code == 1
+    assert "Nothing of fig1 --full was run in" in result.output
+    assert (tmp_path / "fig1.csv").read_bytes() == before
 
 
 # --- what is declared ---
@@ -175,14 +228,17 @@ def test_the_store_keeps_what_is_whole(tmp_path):
     path = tmp_path / "new" / "cells.jsonl"
     cells = [dataclasses.replace(CELL, seed=seed) for seed in range(3)]
     Store(path).add(cells[:2], [[dict(step=0, ms=1.0)], [dict(step=0, ms=2.0)]], HERE)
+    other = dict(cell=dict(dataclasses.asdict(cells[2]), more=1), rows=[], where=HERE)
     with path.open("a") as file:
-        file.write(json.dumps(dict(cell=dataclasses.asdict(cells[2])))[:40])
-    store = Store(path)
-    assert [cell in store for cell in cells] == [True, True, False]
+        file.write(json.dumps(other) + "\n" + json.dumps(other)[:40])
+    with pytest.warns(UserWarning, match="no results: 3, 4"):
+        store = Store(path)
+    assert [store.has(cell) for cell in cells] == [True, True, False]
     store.add(cells[2:], [[dict(step=0, ms=3.0)]], HERE)
-    again = Store(path)
+    with pytest.warns(UserWarning, match="no results: 3, 4"):
+        again = Store(path)
     assert [row["ms"] for row in again.rows(cells)] == [1.0, 2.0, 3.0]
-    assert again.where(cells) == [HERE]
+    assert all(row.items() >= HERE.items() for row in again.rows(cells))
 
 
 # --- the numbers ---
@@ -264,7 +320,7 @@ def test_more_time_is_closer_to_equilibrium(out):
 def test_tables_say_what_was_not_run():
     times = [
         dict(dataset="mnist", hidden=3, solver="heun", t1=20, dt=0.5, seed=seed, step=step, ms=ms,
-             accuracy=90.0 + seed)
+             accuracy=90.0 + seed, device="cpu")
         for seed, step, ms in [(0, 0, 1.0), (0, 9, 3.0), (1, 0, 4.0), (1, 9, 4.0)]
     ]  # fmt: skip
     line = tables.times(times)[1]

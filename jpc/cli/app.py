@@ -159,7 +159,9 @@ def compare(
 
 @app.command()
 def reproduce(
-    figure: Annotated[str, typer.Argument(metavar="FIGURE", help="fig1 to fig7, all, or list.")],
+    figure: Annotated[
+        str, typer.Argument(metavar="FIGURE", help="fig1 to fig7, fig1-gap, all, or list.")
+    ],
     smoke: Annotated[bool, typer.Option("--smoke", help="Tiny, in seconds, on digits.")] = False,
     full: Annotated[bool, typer.Option("--full", help="The paper's size.")] = False,
     out: Annotated[Path, typer.Option(help="A folder, also to go on in.")] = Path("reproduction"),
@@ -175,7 +177,7 @@ def reproduce(
             return _tell({name: f.title for name, f in experiments.FIGURES.items()}, False)
         if smoke and full:
             raise ConfigError("--smoke and --full are two sizes: give one, or none.")
-        size = "smoke" if smoke else "full" if full else "default"
+        size, code = "smoke" if smoke else "full" if full else "default", 0
         for name in _choose_figures(figure, list(experiments.FIGURES)):
             try:
                 path = experiments.reproduce(name, size, out, run=not draw, progress=not quiet)
@@ -183,8 +185,14 @@ def reproduce(
                 said = "What is done is kept: the same command goes on, and --draw draws it."
                 typer.echo(f"\n{said}", err=True)
                 raise typer.Exit(130) from None
+            except FileNotFoundError as error:
+                typer.echo(f"jpc: {error}", err=True)
+                code = 1
+                continue
             if not quiet:
                 typer.echo(path.read_text().rstrip() + f"\n\n{name}: {path}\n")
+        if code:
+            raise typer.Exit(code)
 
 
 def _choose_figures(figure: str, names: list[str]) -> list[str]:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -42,28 +43,41 @@ class Cell:
 
 
 class Store:
-    """What was measured of each cell: lines of JSON, each written when its cell is done."""
+    """What was measured of each cell: lines of JSON, each written when its cell is done. The last
+    one of a cell counts. What cannot be read, or is of another version, is left alone.
+    """
 
     def __init__(self, path: Path):
         self._path = path
         self._found: dict[Cell, dict] = {}
-        if path.is_file():
-            *whole, _ = path.read_text().split("\n")  # What follows the last line is not whole.
-            for record in map(json.loads, whole):
-                self._found[Cell(**record["cell"])] = record
+        lines = path.read_text().splitlines() if path.is_file() else []
+        bad = [number for number, line in enumerate(lines, 1) if not self._read(line)]
+        if bad:
+            listed = ", ".join(map(str, bad))
+            warnings.warn(f"{path} has lines that are no results: {listed}.", stacklevel=2)
 
-    def __contains__(self, cell: Cell) -> bool:
-        return cell in self._found
+    def _read(self, line: str) -> bool:
+        try:
+            record = json.loads(line)
+            cell = Cell(**record["cell"])
+            self._found[cell] = dict(rows=list(record["rows"]), where=dict(record["where"]))
+        except (ValueError, TypeError, KeyError):
+            return False
+        return True
+
+    def has(self, cell: Cell, here: Mapping[str, str] | None = None) -> bool:
+        """Whether a cell is done: if it is about time, on a machine like the one `here`."""
+        if cell not in self._found:
+            return False
+        same = lambda name: here is None or self._found[cell]["where"].get(name) == here[name]
+        return cell.measure not in ("time", "gap") or (same("device") and same("products"))
 
     def rows(self, cells: Iterable[Cell]) -> list[Row]:
-        """One row for every number of these cells, those that were not run left out."""
-        done = [cell for cell in cells if cell in self]
-        return [dataclasses.asdict(c) | row for c in done for row in self._found[c]["rows"]]
-
-    def where(self, cells: Iterable[Cell]) -> list[Mapping[str, str]]:
-        """On what they were run, each machine and day once."""
-        found = [self._found[cell]["where"] for cell in cells if cell in self]
-        return [dict(items) for items in dict.fromkeys(tuple(w.items()) for w in found)]
+        """One row for every number of these cells and where it is from, those that were not run
+        left out.
+        """
+        found = [(cell, self._found[cell]) for cell in cells if cell in self._found]
+        return [dataclasses.asdict(c) | row | f["where"] for c, f in found for row in f["rows"]]
 
     def add(
         self, cells: Sequence[Cell], rows: Sequence[list[Row]], where: Mapping[str, str]
@@ -73,15 +87,10 @@ class Store:
             dict(cell=dataclasses.asdict(cell), rows=mine, where=where)
             for cell, mine in zip(cells, rows, strict=True)
         ]
-        self._cut_unfinished_line()
-        with self._path.open("a") as file:
+        with self._path.open("a+") as file:
+            whole = file.tell() == 0 or self._path.read_bytes().endswith(b"\n")
+            file.write("" if whole else "\n")  # After a line whose writing was interrupted.
             file.writelines(json.dumps(record) + "\n" for record in records)
             file.flush()
             os.fsync(file.fileno())
         self._found |= dict(zip(cells, records, strict=True))
-
-    def _cut_unfinished_line(self) -> None:
-        """What is left of a line whose writing was interrupted."""
-        if self._path.is_file():
-            content = self._path.read_bytes()
-            os.truncate(self._path, content.rfind(b"\n") + 1)

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from ._cell import Row
-from ._tables import NETWORK, best_accuracy, final, group, over_seeds
+from ._tables import NETWORK, best_accuracy, group, over_seeds
 
 COLOURS = {"euler": "#c44e52", "heun": "#4c72b0"}
 
@@ -33,22 +33,24 @@ def _panels(rows: Sequence[Row], draw: Callable[[Axes, list[Row]], None], label:
         axis.set_title(f"{name}, H = {hidden}", fontsize=10)
     for axis in axes[:, 0]:
         axis.set_ylabel(label)
-    _legend(canvas, axes[0, 0])
+    _legend(canvas)
     return canvas
 
 
-def _legend(canvas: Canvas, axis: Axes) -> None:
-    """Beside the panels: that of one of them, for all."""
-    handles, labels = axis.get_legend_handles_labels()
-    canvas.legend(handles, labels, frameon=False, fontsize=8, loc="outside right upper")
+def _legend(canvas: Canvas) -> None:
+    """Beside the panels: one for all of them."""
+    every = [axis.get_legend_handles_labels() for axis in canvas.axes]
+    found = {label: handle for pair in every for handle, label in zip(*pair, strict=True)}
+    options: Any = dict(frameon=False, fontsize=8, loc="outside right upper")
+    canvas.legend(found.values(), found.keys(), **options)
 
 
 def _band(axis: Axes, rows: Sequence[Row], column: str, **style: Any) -> None:
     """The mean over the seeds during training, and one standard deviation around it."""
     steps, mean, deviation = over_seeds(rows, column)
     axis.plot(steps, mean, linewidth=1.8, **style)
-    low = np.maximum(mean - deviation, 0.2 * mean)
-    axis.fill_between(steps, low, mean + deviation, alpha=0.25, linewidth=0, color=style["color"])
+    low, high = np.maximum(mean - deviation, 1e-3 * mean), mean + deviation
+    axis.fill_between(steps, low, high, alpha=0.25, linewidth=0, color=style["color"])
 
 
 def times(rows: Sequence[Row]) -> Canvas:
@@ -66,15 +68,14 @@ def accuracies(rows: Sequence[Row]) -> Canvas:
     for axis, ((name,), found) in zip(axes[0], names.items(), strict=True):
         depths = sorted({row["hidden"] for row in found})
         for (hidden, solver), mine in group(found, "hidden", "solver").items():
-            values = final(mine, "accuracy")
+            mean, deviation = best_accuracy(mine)
             place = depths.index(hidden) + (0.2 if solver == "heun" else -0.2)
-            label = solver.capitalize() if hidden == depths[0] else None
-            style = dict(color=COLOURS[solver], label=label, capsize=3)
-            axis.bar(place, np.mean(values), 0.38, yerr=np.std(values), **style)
+            style = dict(color=COLOURS[solver], label=solver.capitalize(), capsize=3)
+            axis.bar(place, mean, 0.38, yerr=deviation, **style)
         axis.set_xticks(range(len(depths)), [f"H = {hidden}" for hidden in depths])
         axis.set(title=name, ylim=(0, 100))
     axes[0, 0].set_ylabel("test accuracy (%)")
-    _legend(canvas, axes[0, 0])
+    _legend(canvas)
     return canvas
 
 
@@ -84,7 +85,7 @@ def grid(rows: Sequence[Row]) -> Canvas:
 
     def draw(axis: Axes, found: list[Row]) -> None:
         for (solver, dt), mine in group(found, "solver", "dt").items():
-            points = sorted((t1, best_accuracy(r)) for (t1,), r in group(mine, "t1").items())
+            points = sorted((t1, best_accuracy(r)[0]) for (t1,), r in group(mine, "t1").items())
             label = f"{solver.capitalize()}, dt = {dt:g}"
             style: Any = dict(color=COLOURS[solver], linestyle=styles[dt], label=label)
             axis.plot(*np.transpose(points), marker="o", markersize=3, **style)

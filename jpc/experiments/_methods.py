@@ -80,7 +80,7 @@ def compare_methods(layers: Layers, x: Array, y: Array) -> list[Row]:
             dict(
                 method=family,
                 setting=setting,
-                ms=statistics.median(timed(call) for _ in range(3)),
+                ms=statistics.median(timed(call)[0] for _ in range(3)),
                 evaluations=float(inferred[1]),
                 excess=float(gap["excess"] / start["excess"]),
                 gradient_error=float(gap["gradient_error"]),
@@ -100,8 +100,8 @@ def _gap(layers: Layers, nodes: Nodes, clamps: Nodes) -> dict:
     return jpc.equilibrium_gap((layers, None), activities, clamps[-1], clamps[0])
 
 
-def timed(call: Callable[[], object]) -> float:
-    """In milliseconds."""
+def timed(call: Callable[[], Any]) -> tuple[float, Any]:
+    """How long a call takes, in milliseconds, and its result."""
     begin = time.perf_counter()
-    jax.block_until_ready(call())
-    return 1e3 * (time.perf_counter() - begin)
+    result = jax.block_until_ready(call())
+    return 1e3 * (time.perf_counter() - begin), result

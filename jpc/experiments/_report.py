@@ -14,23 +14,32 @@ from ._tables import Table
 
 
 def write_report(
-    name: str, figure: Figure, size: str, cells: Sequence[Cell], store: Store, out: Path
+    name: str,
+    figure: Figure,
+    size: str,
+    cells: Sequence[Cell],
+    store: Store,
+    out: Path,
+    missing: Mapping[str, str],
 ) -> Path:
-    """Writes the data, the picture and what there is to say, and returns the path of the last."""
-    rows = store.rows(cells)
+    """Writes the data, the picture and what there is to say, and returns the path of the last.
+    `missing` says of data sets why they are.
+    """
+    rows, flag = store.rows(cells), "" if size == "default" else f" --{size}"
+    if not rows:
+        reasons = " ".join(missing.values())
+        raise FileNotFoundError(f"Nothing of {name}{flag} was run in {out}. {reasons}")
     out.mkdir(parents=True, exist_ok=True)
     write_whole(out / f"{name}.csv", _csv(rows))
-    picture = _draw(figure.kind, rows, out / name) if rows else "Nothing was run."
-    flag = "" if size == "default" else f" --{size}"
     parts = [
         f"# {name}",
         f"{figure.title}.",
         f"    jpc reproduce {name}{flag} --out {shlex.quote(str(out))}",
-        _conditions(cells[0], len({cell.seed for cell in cells})),
-        *map(_place, store.where(cells)),
-        picture,
-        *([_markdown(getattr(_tables, figure.kind)(rows))] if rows else []),
-        *_not_run([cell for cell in cells if cell not in store]),
+        _conditions(cells[0], rows),
+        *dict.fromkeys(map(_place, rows)),
+        _draw(figure.kind, rows, out / name),
+        _markdown(getattr(_tables, figure.kind)(rows)),
+        *_not_run([cell for cell in cells if not store.has(cell)], missing),
     ]
     write_whole(out / f"{name}.md", "\n\n".join(parts) + "\n")
     return out / f"{name}.md"
@@ -59,8 +68,9 @@ def _draw(kind: str, rows: Sequence[Row], path: Path) -> str:
     return f"![{path.name}]({path.name}.png)"
 
 
-def _conditions(cell: Cell, seeds: int) -> str:
-    length = "one epoch" if cell.steps is None else f"{cell.steps} steps"
+def _conditions(cell: Cell, rows: Sequence[Row]) -> str:
+    steps, seeds = max(row["step"] for row in rows), len({row["seed"] for row in rows})
+    length = f"one epoch ({steps} steps)" if cell.steps is None else f"{steps} steps"
     networks = (
         f"Networks of {cell.width} units a layer, {cell.act}, squared error, normalised images, "
         f"batch {cell.batch}, Adam {cell.learning_rate:g}, {length} of training, {seeds} "
@@ -70,12 +80,13 @@ def _conditions(cell: Cell, seeds: int) -> str:
         return networks + " They are trained with Equilibrium, 3 chords."
     return networks + (
         " Inference is the flow of the batch's mean energy. Heun has a PIDController(1e-3, 1e-3) "
-        "and ends when it settles, at T or after 1,000 steps at the latest; Euler goes on to T."
+        "and ends if it settles, at T or after 1,000 steps at the latest; a third of its "
+        "gradients are for that test. Euler goes on to T."
     )
 
 
-def _place(where: Mapping[str, str]) -> str:
-    return "Run on {date}: {device}, products in {products}, JAX {jax}, jpc {jpc}.".format(**where)
+def _place(row: Row) -> str:
+    return "Run on {date}: {device}, products in {products}, JAX {jax}, jpc {jpc}.".format(**row)
 
 
 def _markdown(table: Table) -> str:
@@ -83,7 +94,13 @@ def _markdown(table: Table) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *lines))
 
 
-def _not_run(cells: Sequence[Cell]) -> list[str]:
-    name = lambda c: f"{c.dataset}, H = {c.hidden}, {c.solver}, T = {c.t1:g}, dt = {c.dt:g}"
-    names = dict.fromkeys(map(name, cells))
-    return ["Not run:\n\n" + "\n".join(f"- {name}" for name in names)] if names else []
+def _not_run(cells: Sequence[Cell], missing: Mapping[str, str]) -> list[str]:
+    """What is missing, and the seeds of it unless that is all of them."""
+    seeds: dict[str, list[int]] = {}
+    for c in cells:
+        name = f"{c.dataset}, H = {c.hidden}, {c.solver}, T = {c.t1:g}, dt = {c.dt:g}"
+        seeds.setdefault(name, []).append(c.seed)
+    most = max(map(len, seeds.values()), default=0)
+    some = lambda found: "" if len(found) == most else f", seeds {', '.join(map(str, found))}"
+    lines = [f"- {name}{some(found)}" for name, found in seeds.items()]
+    return ["\n".join(["Not run:", *missing.values(), "", *lines])] if lines else []

@@ -1,10 +1,11 @@
 """From a figure's name to its files."""
 
+import contextlib
 import dataclasses
 import datetime
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,24 +53,38 @@ def reproduce(
 
     The path of the `.md`.
     """
-    figure, cells = FIGURES[name], choose_cells(FIGURES[name], SIZES[size], size)
-    store = Store(out / "cells.jsonl")
-    jobs = plan([cell for cell in cells if cell not in store])
+    figure, store = FIGURES[name], Store(out / "cells.jsonl")
+    cells = figure.cells(SIZES[size])
+    if run and size == "default" and not any(_is_here(cell.dataset) for cell in cells):
+        cells = _on_digits(figure, SIZES[size])
+    missing: dict[str, str] = {}
     if run:
-        _run(jobs, store, progress)
-    return write_report(name, figure, size, cells, store, out)
+        missing = _fetch({cell.dataset for cell in cells}, download=size == "full")
+        mine = [cell for cell in cells if cell.dataset not in missing]
+        _run(plan([cell for cell in mine if not store.has(cell, _where())]), store, progress)
+    return write_report(name, figure, size, cells, store, out, missing)
 
 
-def choose_cells(figure: Figure, size: Size, name: str) -> list[Cell]:
-    """All of a figure's cells; at the default size those whose data is on this machine, or the
-    digits in the place of one that is not.
-    """
-    if name != "default":
-        return figure.cells(size)
-    here = [dataset for dataset in figure.datasets if jpc.data.where(dataset) is not None]
-    if not here:
-        size = dataclasses.replace(size, dataset="digits")
-    return dataclasses.replace(figure, datasets=here or figure.datasets[:1]).cells(size)
+def _is_here(dataset: str) -> bool:
+    return jpc.data.where(dataset) is not None
+
+
+def _on_digits(figure: Figure, size: Size) -> list[Cell]:
+    """A figure's cells with the digits in the place of its first data set."""
+    first = dataclasses.replace(figure, datasets=figure.datasets[:1])
+    return first.cells(dataclasses.replace(size, dataset="digits"))
+
+
+def _fetch(datasets: Iterable[str], *, download: bool) -> dict[str, str]:
+    """Makes sure of the data before anything is run; returns what is not there, and why."""
+    missing = {}
+    for dataset in sorted(name for name in datasets if not _is_here(name)):
+        missing[dataset] = f"{dataset} is not on this machine: jpc data fetch {dataset}."
+        if download:
+            with contextlib.suppress(FileNotFoundError):
+                jpc.data.fetch(dataset)
+                del missing[dataset]
+    return missing
 
 
 def plan(cells: Sequence[Cell]) -> list[list[Cell]]:
@@ -127,6 +142,7 @@ def _describe(job: Sequence[Cell]) -> str:
 
 
 def _where() -> dict[str, str]:
+    """On what cells are run; see `run_cells` for the precision of its products."""
     return {
         "date": datetime.date.today().isoformat(),
         "device": jax.devices()[0].device_kind,

@@ -27,19 +27,16 @@ def over_seeds(rows: Sequence[Row], column: str) -> tuple[np.ndarray, np.ndarray
     return np.array([step for (step,) in steps]), each(np.mean), each(np.std)
 
 
-def final(rows: Sequence[Row], column: str) -> np.ndarray:
-    """A column at the end of training, one number for each seed."""
-    last = max(row["step"] for row in rows)
-    return np.array([row[column] for row in rows if row["step"] == last])
+def best_accuracy(rows: Sequence[Row]) -> tuple[float, float]:
+    """The highest mean test accuracy over the seeds at any moment of training, and its standard
+    deviation.
+    """
+    _, mean, deviation = over_seeds(rows, "accuracy")
+    return float(np.max(mean)), float(deviation[np.argmax(mean)])
 
 
-def best_accuracy(rows: Sequence[Row]) -> float:
-    """The highest mean test accuracy over the seeds, at any moment of training."""
-    return float(np.max(over_seeds(rows, "accuracy")[1]))
-
-
-def spread(values: np.ndarray, digits: int = 2) -> str:
-    return f"{np.mean(values):.{digits}f} ± {np.std(values):.{digits}f}"
+def spread(mean: float, deviation: float, seeds: int) -> str:
+    return f"{mean:.2f} ± {deviation:.2f}" if seeds > 1 else f"{mean:.2f}"
 
 
 def time_of(rows: Sequence[Row]) -> np.ndarray:
@@ -49,20 +46,22 @@ def time_of(rows: Sequence[Row]) -> np.ndarray:
 
 def times(rows: Sequence[Row]) -> Table:
     head = ["data set", "H", "Euler T, dt", "ms", "Heun T, dt", "ms", "Euler / Heun"]
-    return [head, *_by_solver(rows, lambda found: spread(time_of(found)), _ratio_of_times)]
+    say = lambda ms: spread(float(np.mean(ms)), float(np.std(ms)), len(ms))
+    return [head, *_by_solver(rows, lambda found: say(time_of(found)), _ratio_of_times)]
 
 
 def _ratio_of_times(euler: list[Row], heun: list[Row]) -> str:
+    """If they were taken on the same device."""
+    if len(group(euler + heun, "device")) > 1:
+        return ""
     return f"{np.mean(time_of(euler)) / np.mean(time_of(heun)):.2f}"
 
 
 def accuracies(rows: Sequence[Row]) -> Table:
     head = ["data set", "H", "Euler T, dt", "%", "Heun T, dt", "%", "Heun - Euler"]
-    accuracy = lambda found: spread(final(found, "accuracy"))
-    difference = lambda euler, heun: (
-        f"{np.mean(final(heun, 'accuracy')) - np.mean(final(euler, 'accuracy')):+.2f}"
-    )
-    return [head, *_by_solver(rows, accuracy, difference)]
+    say = lambda found: spread(*best_accuracy(found), len(group(found, "seed")))
+    difference = lambda euler, heun: f"{best_accuracy(heun)[0] - best_accuracy(euler)[0]:+.2f}"
+    return [head, *_by_solver(rows, say, difference)]
 
 
 def _by_solver(rows: Sequence[Row], say: Callable, compare: Callable) -> Table:
@@ -84,7 +83,7 @@ def grid(rows: Sequence[Row]) -> Table:
     head = ["data set", "H", "solver", "highest mean %", "at T", "dt", "smallest T within 0.5 %"]
     lines = []
     for (dataset, hidden, solver), found in group(rows, *NETWORK, "solver").items():
-        values = {key: best_accuracy(mine) for key, mine in group(found, "t1", "dt").items()}
+        values = {key: best_accuracy(mine)[0] for key, mine in group(found, "t1", "dt").items()}
         (t1, dt), best = max(values.items(), key=lambda item: item[1])
         enough = min(key[0] for key, value in values.items() if value >= best - 0.5)
         lines.append(
@@ -103,7 +102,7 @@ def theory(rows: Sequence[Row]) -> Table:
         ratio = [dict(step=r["step"], ratio=r["energy"] / r["theory"]) for r in found]
         _, ratios, _ = over_seeds(ratio, "ratio")
         worst = np.max(np.abs([r["error_of_theory"] for r in found if "error_of_theory" in r]))
-        accuracy = f"{best_accuracy(found):.2f}"
+        accuracy = f"{best_accuracy(found)[0]:.2f}"
         line = [f"{t1:g}", f"{ratios[0]:.3f}", f"{ratios[-1]:.3f}", accuracy, f"{worst:.1e}"]
         lines.append([dataset, *line])
     return [head, *lines]
@@ -125,6 +124,6 @@ def _cheapest(rows: Sequence[Row], excess: float) -> list[str]:
     enough = [found for found in settings if all(r["excess"] <= excess for r in found)]
     if not enough:
         return ["-", "-"]
-    mean = lambda found, name: np.mean([row[name] for row in found])
-    best = min(enough, key=lambda found: mean(found, "ms"))
-    return [f"{mean(best, 'ms'):.2f}", f"{mean(best, 'evaluations'):.0f}"]
+    median = lambda found, name: np.median([row[name] for row in found])
+    best = min(enough, key=lambda found: median(found, "ms"))
+    return [f"{median(best, 'ms'):.2f}", f"{median(best, 'evaluations'):.0f}"]

@@ -104,9 +104,11 @@ class Ensemble(eqx.Module):
         return pose(self.layers(member), *self.batch(data, member, i))
 
     @eqx.filter_jit
-    def infer(self, member: Member, nodes: Nodes, clamps: Nodes) -> Nodes:
+    def infer(self, member: Member, nodes: Nodes, clamps: Nodes) -> tuple[Nodes, Array]:
+        """The nodes, and how many gradients it took."""
         infer = paper_flow(self.solver, member.t1, member.dt)
-        return infer(ENERGY, self.layers(member), nodes, clamps).nodes
+        inferred = infer(ENERGY, self.layers(member), nodes, clamps)
+        return inferred.nodes, jnp.max(inferred.stats["evaluations"])
 
     @eqx.filter_jit
     def energies(self, data: Data, members: Member, i: Index) -> tuple[Array, Array]:
@@ -115,7 +117,7 @@ class Ensemble(eqx.Module):
         def one(member: Member) -> tuple[Array, Array]:
             layers, (x, y) = self.layers(member), self.batch(data, member, i)
             nodes, clamps = pose(layers, x, y)
-            reached = ENERGY(layers, self.infer(member, nodes, clamps), clamps)
+            reached = ENERGY(layers, self.infer(member, nodes, clamps)[0], clamps)
             return reached, closed_form(layers, x, y)
 
         return each(one)(members)
@@ -187,28 +189,31 @@ def look(
     """What there is to see at a moment of training: some rows for each member."""
     last = members.order.shape[1] - 1
     i, number = jnp.asarray(min(step, last)), members.data.shape[0]
-    each_one = [jax.tree.map(lambda x, k=k: x[k], members) for k in range(number)]
+    alone = [jax.tree.map(lambda x, k=k: x[k], members) for k in range(number)]
+    posed = [(ensemble.layers(m), *ensemble.batch(data, m, i)) for m in alone]
     if measure == "gap":
-        posed = [(ensemble.layers(m), *ensemble.batch(data, m, i)) for m in each_one]
         return [compare_methods(*problem) for problem in posed]
     columns: dict[str, Any] = dict(accuracy=ensemble.accuracy(data, members))
     if measure == "time":
-        columns["ms"] = [time_inference(ensemble, data, m, i) for m in each_one]
+        times = [time_inference(ensemble, data, member, i) for member in alone]
+        columns["ms"], columns["evaluations"] = zip(*times, strict=True)
     if measure == "theory":
         columns["energy"], columns["theory"] = ensemble.energies(data, members, i)
     if measure == "theory" and step > last:
-        posed = [(ensemble.layers(m), *ensemble.batch(data, m, i)) for m in each_one]
         columns["error_of_theory"] = [error_of_theory(*problem) for problem in posed]
     return [[{name: float(c[k]) for name, c in columns.items()}] for k in range(number)]
 
 
-def time_inference(ensemble: Ensemble, data: Data, member: Member, i: Index) -> float:
-    """How long inference takes for one network by itself, in milliseconds."""
+def time_inference(
+    ensemble: Ensemble, data: Data, member: Member, i: Index
+) -> tuple[float, Array]:
+    """How long inference takes for one network by itself, in milliseconds, and in gradients."""
     nodes, clamps = jax.block_until_ready(ensemble.start(data, member, i))
     infer = lambda: ensemble.infer(member, nodes, clamps)
     if i == 0:  # Compiling is not counted.
         jax.block_until_ready(infer())
-    return timed(infer)
+    ms, (_, evaluations) = timed(infer)
+    return ms, evaluations
 
 
 def error_of_theory(layers: Layers, x: Array, y: Array) -> float:
