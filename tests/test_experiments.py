@@ -175,6 +175,18 @@ def test_times_of_another_machine_are_taken_again(tmp_path, pretended, monkeypat
     assert {row["device"] for row in read(tmp_path / "fig1.csv")} == {"elsewhere"}
 
 
+def test_part_of_a_figure(tmp_path, pretended, monkeypatch):
+    monkeypatch.setattr("jpc.data.where", lambda name: "here")
+    part = ("--dataset", "mnist", "--hidden", 3, "--hidden", 10)
+    result = invoke("fig1", "--full", "--out", tmp_path, *part)
+    assert result.exit_code == 0, result.output
+    found = {(row["dataset"], row["hidden"]) for row in read(tmp_path / "fig1.csv")}
+    assert found == {("mnist", "3"), ("mnist", "10")}
+    assert "- mnist, H = 5, heun" in result.output
+    assert invoke("fig1", "--full", "--out", tmp_path / "late", "--minutes", 0).exit_code == 1
+    assert invoke("fig1", "--dataset", "mnits", "--out", tmp_path).exit_code == 2
+
+
 def test_nothing_is_overwritten_with_nothing(tmp_path, pretended):
     invoke("fig1", "--smoke", "--out", tmp_path)
     before = (tmp_path / "fig1.csv").read_bytes()

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import shlex
 import sys
 from collections.abc import Iterator
@@ -166,6 +167,19 @@ def reproduce(
     full: Annotated[bool, typer.Option("--full", help="The paper's size.")] = False,
     out: Annotated[Path, typer.Option(help="A folder, also to go on in.")] = Path("reproduction"),
     draw: Annotated[bool, typer.Option("--draw", help="Run nothing: draw what is there.")] = False,
+    dataset: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Run it only; may be repeated.", show_default=False),
+    ] = None,
+    hidden: Annotated[
+        list[int] | None,
+        typer.Option(
+            metavar="N", help="Run this depth only; may be repeated.", show_default=False
+        ),
+    ] = None,
+    minutes: Annotated[
+        float, typer.Option(metavar="X", help="Begin no network after these.", show_default=False)
+    ] = math.inf,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
@@ -177,10 +191,16 @@ def reproduce(
             return _tell({name: f.title for name, f in experiments.FIGURES.items()}, False)
         if smoke and full:
             raise ConfigError("--smoke and --full are two sizes: give one, or none.")
+        for name in dataset or []:
+            _check_name(name)
         size, code = "smoke" if smoke else "full" if full else "default", 0
+        only = lambda c: (
+            c.dataset in (dataset or [c.dataset]) and c.hidden in (hidden or [c.hidden])
+        )
         for name in _choose_figures(figure, list(experiments.FIGURES)):
             try:
-                path = experiments.reproduce(name, size, out, run=not draw, progress=not quiet)
+                options: Any = dict(run=not draw, only=only, minutes=minutes, progress=not quiet)
+                path = experiments.reproduce(name, size, out, **options)
             except KeyboardInterrupt:
                 said = "What is done is kept: the same command goes on, and --draw draws it."
                 typer.echo(f"\n{said}", err=True)

@@ -5,7 +5,7 @@ import dataclasses
 import datetime
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,8 @@ def reproduce(
     out: Path = Path("reproduction"),
     *,
     run: bool = True,
+    only: Callable[[Cell], bool] = lambda cell: True,
+    minutes: float = math.inf,
     progress: bool = True,
 ) -> Path:
     """Runs what a figure of the paper needs, and writes `name.csv`, `.png`, `.pdf` and `.md` into
@@ -47,6 +49,8 @@ def reproduce(
     - `size`: `"smoke"`, `"default"` or `"full"`, the paper's.
     - `out`: the folder.
     - `run`: whether to run what is missing, or only to write down what is there.
+    - `only`: which of its networks to run.
+    - `minutes`: after which no other one is begun.
     - `progress`: whether to show how far it is.
 
     **Returns:**
@@ -59,9 +63,11 @@ def reproduce(
         cells = _on_digits(figure, SIZES[size])
     missing: dict[str, str] = {}
     if run:
-        missing = _fetch({cell.dataset for cell in cells}, download=size == "full")
-        mine = [cell for cell in cells if cell.dataset not in missing]
-        _run(plan([cell for cell in mine if not store.has(cell, _where())]), store, progress)
+        wanted = {cell.dataset for cell in cells if only(cell)}
+        missing = _fetch(wanted, download=size == "full")
+        mine = [cell for cell in cells if only(cell) and cell.dataset not in missing]
+        jobs = plan([cell for cell in mine if not store.has(cell, _where())])
+        _run(jobs, store, minutes, progress)
     return write_report(name, figure, size, cells, store, out, missing)
 
 
@@ -111,7 +117,7 @@ def _cost(job: Sequence[Cell]) -> float:
     return (1.0 if cell.steps is None else cell.steps / 1000) * cell.evaluations * cell.hidden
 
 
-def _run(jobs: Sequence[Sequence[Cell]], store: Store, shown: bool) -> None:
+def _run(jobs: Sequence[Sequence[Cell]], store: Store, minutes: float, shown: bool) -> None:
     """Runs jobs with a line for each of them when it is done and, on a terminal, a bar."""
     times = (TimeElapsedColumn(), TextColumn("left:"), TimeRemainingColumn())
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), *times)
@@ -119,6 +125,8 @@ def _run(jobs: Sequence[Sequence[Cell]], store: Store, shown: bool) -> None:
     with Progress(*columns, transient=True, disable=not shown, speed_estimate_period=3600) as bar:
         task, begin = bar.add_task("", total=sum(costs)), time.monotonic()
         for number, (job, cost) in enumerate(zip(jobs, costs, strict=True), 1):
+            if time.monotonic() - begin > 60 * minutes:
+                break
             bar.update(task, description=_describe(job))
             rows = run_cells(job, lambda part, cost=cost: bar.advance(task, part * cost))
             store.add(job, rows, _where())
