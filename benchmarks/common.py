@@ -1,7 +1,10 @@
 """What the benchmarks share: data, networks, training, and interleaved timing."""
 
+import os
 import statistics
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import equinox as eqx
 import jax
@@ -117,10 +120,15 @@ def train(gradient, layers, images, labels, optim=None):
     return lambda: eqx.combine(epoch(arrays, images, labels), static)
 
 
+def in_parallel(call: Callable, functions: dict) -> dict:
+    """`call` of each function, at once: the first calls of many spend their time compiling."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return dict(zip(functions, pool.map(call, functions.values()), strict=True))
+
+
 def interleaved(functions: dict, repeats: int = 5) -> dict[str, float]:
     """The median time of each function in seconds, taken in turns after a first call."""
-    for function in functions.values():
-        jax.block_until_ready(eqx.filter(function(), eqx.is_array))
+    in_parallel(lambda f: jax.block_until_ready(eqx.filter(f(), eqx.is_array)), functions)
     times = {name: [] for name in functions}
     for _ in range(repeats):
         for name, function in functions.items():

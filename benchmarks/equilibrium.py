@@ -32,6 +32,7 @@ from common import (
     backprop,
     batches,
     device,
+    in_parallel,
     in_states,
     network,
     predictive_coding,
@@ -167,7 +168,7 @@ def compiled(only: list[str], count: int) -> dict[tuple[str, str], OverBatches]:
 def measure(calls, layers, x, y, repeats: int) -> list[dict]:
     gradient, best, first = reference(layers, x[0], y[0])
     rows, times = [], {name: [] for name in calls}
-    answers = {name: timed(call, layers, x, y)[1] for name, call in calls.items()}
+    answers = in_parallel(lambda call: timed(call, layers, x, y)[1], calls)
     for _ in range(repeats):
         for name, call in calls.items():
             if sum(times[name]) * call.count < 10:  # Slow ones are timed once or twice.
