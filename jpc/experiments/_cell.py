@@ -66,11 +66,13 @@ class Store:
         return True
 
     def has(self, cell: Cell, here: Mapping[str, str] | None = None) -> bool:
-        """Whether a cell is done: if it is about time, on a machine like the one `here`."""
-        if cell not in self._found:
-            return False
-        same = lambda name: here is None or self._found[cell]["where"].get(name) == here[name]
-        return cell.measure not in ("time", "gap") or (same("device") and same("products"))
+        """Whether a cell is done: to the precision of this machine, `here`, and if it is about
+        time, on one like it.
+        """
+        if cell not in self._found or here is None:
+            return cell in self._found
+        names = ("products", "device") if cell.measure in ("time", "gap") else ("products",)
+        return all(self._found[cell]["where"].get(name) == here[name] for name in names)
 
     def rows(self, cells: Iterable[Cell]) -> list[Row]:
         """One row for every number of these cells and where it is from, those that were not run
