@@ -46,29 +46,50 @@ def test_energy_and_gradients_are_those_of_numpy(act, loss, precision):
     assert_close([layer.fn.layers[1].weight for layer in layers], chain.weight_grads(states))
 
 
-@pytest.mark.parametrize(
-    "problem",
-    [make_problem("tanh", (3, 4, 4, 4, 5, 5, 5, 2)), make_conv_problem()],
-    ids=["runs of layers", "convolutions"],
-)
-def test_equal_layers_may_predict_at_once(problem, monkeypatch):
-    """As they do on an accelerator, with the same energy and gradients."""
+RUNS = make_problem("tanh", (3, 4, 4, 4, 5, 5, 5, 2))
+
+
+def energy_and_gradients(problem):
     posed = problem.posed()
-    everything = lambda: (
+    return (
         jpc.PCEnergy().layerwise(*posed),
         jax.grad(jpc.PCEnergy(), argnums=1)(*posed),
         jax.tree.leaves(eqx.filter_grad(jpc.PCEnergy())(*posed)),
     )
-    products = lambda: str(
-        jax.make_jaxpr(lambda n: jpc.PCEnergy()(posed[0], n, posed[2]))(posed[1])
-    )
-    apart, code = everything(), products()
+
+
+def learning(problem):
+    """From errors that are given: any will do."""
+    layers, *states = problem.posed()
+    lesson = [(z, z) for z in eqx.combine(*states)]
+    return jax.tree.leaves(eqx.filter_grad(jpc.LocalEnergy())(layers, lesson, states[1]))
+
+
+def count_layers(fn):
+    return str(jax.make_jaxpr(lambda: fn(RUNS))()).count("name=_apply")
+
+
+@pytest.mark.parametrize("problem", [RUNS, make_conv_problem()], ids=["runs", "convolutions"])
+@pytest.mark.parametrize("fn", [energy_and_gradients, learning])
+def test_equal_layers_at_once_are_the_same(problem, fn, monkeypatch):
+    """As they are on an accelerator."""
+    apart = fn(problem)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    # Not where rounding would be another than that of a feedforward pass.
-    assert products() == code
     with jax.default_matmul_precision("highest"):
-        assert_close(everything(), apart, rtol=1e-12)
-        assert len(products()) != len(code)
+        assert_close(fn(problem), apart, rtol=1e-12)
+
+
+def test_when_equal_layers_go_at_once(monkeypatch):
+    """They learn at once on an accelerator, and predict at once there unless it rounds products
+    in another way than those of a feedforward pass.
+    """
+    apart = [count_layers(fn) for fn in (energy_and_gradients, learning)]
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    rounded = [count_layers(fn) for fn in (energy_and_gradients, learning)]
+    with jax.default_matmul_precision("highest"):
+        precise = [count_layers(fn) for fn in (energy_and_gradients, learning)]
+    assert rounded[0] == apart[0] > precise[0]
+    assert apart[1] > rounded[1] == precise[1]
 
 
 @pytest.mark.parametrize(
