@@ -37,6 +37,12 @@ class Cell:
     learning_rate: float = 1e-3
 
     @property
+    def setting(self) -> str:
+        """`euler, T = 50, dt = 0.5`: how it is trained."""
+        times = f", T = {self.t1:g}, dt = {self.dt:g}"
+        return self.solver if self.solver == "equilibrium" else self.solver + times
+
+    @property
     def evaluations(self) -> float:
         """About how many gradients its inference takes, to tell how long it will."""
         return self.t1 / self.dt if self.solver == "euler" else 20 + 0.3 * self.t1

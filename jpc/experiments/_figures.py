@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from ._cell import Cell
 
@@ -77,13 +77,17 @@ class Figure:
         return list(dict.fromkeys(named))
 
 
+def _cell(size: Size, **own: Any) -> Cell:
+    """With what a size says of all cells."""
+    shared: dict[str, Any] = dict(steps=size.steps, points=size.points, width=size.width)
+    return Cell(**shared | own)
+
+
 def _selected(size: Size, dataset: str) -> list[Cell]:
     settings = {hidden: SELECTED.get((dataset, hidden), ((5, 0.5),) * 2) for hidden in size.hidden}
     return [
-        Cell(
-            measure="time", dataset=dataset, hidden=hidden, solver=solver, t1=t1, dt=dt,
-            seed=seed, steps=size.steps, points=size.points, width=size.width,
-        )
+        _cell(size, measure="time", dataset=dataset, hidden=hidden, solver=solver, t1=t1, dt=dt,
+              seed=seed)
         for hidden, pair in settings.items()
         for solver, (t1, dt) in zip(SOLVERS, pair, strict=True)
         for seed in range(size.seeds)
@@ -91,35 +95,31 @@ def _selected(size: Size, dataset: str) -> list[Cell]:
 
 
 def _grid(size: Size, dataset: str) -> list[Cell]:
+    few = min(size.points, 5)  # The highest accuracy of an epoch is near its end.
     choices = itertools.product(size.hidden, SOLVERS, size.t1s, size.dts, range(size.seeds))
     return [
-        Cell(
-            measure="accuracy", dataset=dataset, hidden=hidden, solver=solver, t1=t1, dt=dt,
-            seed=seed, steps=size.steps, points=min(size.points, 5), width=size.width,
-        )
+        _cell(size, measure="accuracy", dataset=dataset, hidden=hidden, solver=solver, t1=t1,
+              dt=dt, seed=seed, points=few)
         for hidden, solver, t1, dt, seed in choices
     ]  # fmt: skip
 
 
 def _theory(size: Size, dataset: str) -> list[Cell]:
+    linear = dict(
+        measure="theory", hidden=size.theory_hidden, act="linear", solver="heun", dt=0.05
+    )
     return [
-        Cell(
-            measure="theory", dataset=dataset, hidden=size.theory_hidden, solver="heun", t1=t1,
-            dt=0.05, seed=seed, steps=size.steps, points=size.points, width=size.width,
-            act="linear",
-        )
+        _cell(size, dataset=dataset, t1=t1, seed=seed, **linear)
         for t1, seed in itertools.product(size.theory_t1s, range(size.seeds))
-    ]  # fmt: skip
+    ]
 
 
 def _gap(size: Size, dataset: str) -> list[Cell]:
+    exact = dict(measure="gap", solver="equilibrium", t1=1, dt=1, points=1)
     return [
-        Cell(
-            measure="gap", dataset=dataset, hidden=hidden, solver="equilibrium", t1=1, dt=1,
-            seed=seed, steps=size.steps, points=1, width=size.width,
-        )
+        _cell(size, dataset=dataset, hidden=hidden, seed=seed, **exact)
         for hidden, seed in itertools.product(size.hidden, range(size.seeds))
-    ]  # fmt: skip
+    ]
 
 
 _ALL = ("mnist", "fashion-mnist", "cifar10")

@@ -73,15 +73,15 @@ def compare_methods(layers: Layers, x: Array, y: Array) -> list[Row]:
     nodes, clamps = pose(layers, x, y)
     start, rows = _gap(layers, nodes, clamps), []
     for family, setting, method in methods(len(x)):
-        call = lambda method=method: _infer(method, layers, nodes, clamps)
-        inferred = jax.block_until_ready(call())
-        gap = _gap(layers, inferred[0], clamps)
+        call = lambda method=method: infer(method, layers, nodes, clamps)
+        ended, evaluations = call()
+        gap = _gap(layers, ended, clamps)
         rows.append(
             dict(
                 method=family,
                 setting=setting,
                 ms=statistics.median(timed(call)[0] for _ in range(3)),
-                evaluations=float(inferred[1]),
+                evaluations=float(evaluations),
                 excess=float(gap["excess"] / start["excess"]),
                 gradient_error=float(gap["gradient_error"]),
             )
@@ -90,7 +90,10 @@ def compare_methods(layers: Layers, x: Array, y: Array) -> list[Row]:
 
 
 @eqx.filter_jit
-def _infer(method: jpc.AbstractInference, layers: Layers, nodes: Nodes, clamps: Nodes):
+def infer(
+    method: jpc.AbstractInference, layers: Layers, nodes: Nodes, clamps: Nodes
+) -> tuple[Nodes, Array]:
+    """The nodes, and how many gradients it took."""
     inferred = method(ENERGY, layers, nodes, clamps)
     return inferred.nodes, jnp.max(inferred.stats["evaluations"])
 

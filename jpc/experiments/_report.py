@@ -98,8 +98,7 @@ def _not_run(cells: Sequence[Cell], missing: Mapping[str, str]) -> list[str]:
     """What is missing, and the seeds of it unless that is all of them."""
     seeds: dict[str, list[int]] = {}
     for c in cells:
-        name = f"{c.dataset}, H = {c.hidden}, {c.solver}, T = {c.t1:g}, dt = {c.dt:g}"
-        seeds.setdefault(name, []).append(c.seed)
+        seeds.setdefault(f"{c.dataset}, H = {c.hidden}, {c.setting}", []).append(c.seed)
     most = max(map(len, seeds.values()), default=0)
     some = lambda found: "" if len(found) == most else f", seeds {', '.join(map(str, found))}"
     lines = [f"- {name}{some(found)}" for name, found in seeds.items()]

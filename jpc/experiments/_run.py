@@ -138,15 +138,13 @@ def _run(jobs: Sequence[Sequence[Cell]], store: Store, minutes: float, shown: bo
 
 
 def _describe(job: Sequence[Cell]) -> str:
-    """`mnist, fashion-mnist: 5 hidden layers, euler, T = 50, 200, dt = 0.5, seeds 0, 1, 2`."""
-    every = lambda name: ", ".join(f"{v:g}" for v in dict.fromkeys(getattr(c, name) for c in job))
-    names = ", ".join(dict.fromkeys(cell.dataset for cell in job))
-    flow = (
-        "equilibrium"
-        if job[0].solver == "equilibrium"
-        else (f"{job[0].solver}, T = {every('t1')}, dt = {every('dt')}")
+    """`mnist: H = 5, euler, T = 50, dt = 0.5; euler, T = 50, dt = 0.1; seeds 0, 1, 2`."""
+    names, settings, seeds = (
+        list(dict.fromkeys(map(say, job)))
+        for say in (lambda c: c.dataset, lambda c: c.setting, lambda c: str(c.seed))
     )
-    return f"{names}: {job[0].hidden} hidden layers, {flow}, seeds {every('seed')}"
+    listed = "; ".join(settings if len(settings) < 3 else [settings[0], "...", settings[-1]])
+    return f"{', '.join(names)}: H = {job[0].hidden}, {listed}; seeds {', '.join(seeds)}"
 
 
 def _where() -> dict[str, str]:

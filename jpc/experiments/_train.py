@@ -18,7 +18,7 @@ import jpc.data
 
 from .._types import Layers, Nodes
 from ._cell import Cell, Row
-from ._methods import ENERGY, compare_methods, paper_flow, pose, timed
+from ._methods import ENERGY, compare_methods, infer, paper_flow, pose, timed
 
 Index: TypeAlias = Int[Array, ""]
 
@@ -77,8 +77,7 @@ class Ensemble(eqx.Module):
         def step(member: Member, i: Any) -> Member:
             layers = self.layers(member)
             nodes, clamps = pose(layers, *self.batch(data, member, i))
-            infer = paper_flow(self.solver, member.t1, member.dt)
-            inferred = infer(ENERGY, layers, nodes, clamps)
+            inferred = self.method(member)(ENERGY, layers, nodes, clamps)
             energy, nodes = inferred.lesson or (ENERGY, inferred.nodes)
             state = member.opt_state
             learned = jpc.learn(energy, layers, nodes, clamps, optim=self.optim, opt_state=state)
@@ -103,12 +102,8 @@ class Ensemble(eqx.Module):
     def start(self, data: Data, member: Member, i: Index) -> tuple[Nodes, Nodes]:
         return pose(self.layers(member), *self.batch(data, member, i))
 
-    @eqx.filter_jit
-    def infer(self, member: Member, nodes: Nodes, clamps: Nodes) -> tuple[Nodes, Array]:
-        """The nodes, and how many gradients it took."""
-        infer = paper_flow(self.solver, member.t1, member.dt)
-        inferred = infer(ENERGY, self.layers(member), nodes, clamps)
-        return inferred.nodes, jnp.max(inferred.stats["evaluations"])
+    def method(self, member: Member) -> jpc.AbstractInference:
+        return paper_flow(self.solver, member.t1, member.dt)
 
     @eqx.filter_jit
     def energies(self, data: Data, members: Member, i: Index) -> tuple[Array, Array]:
@@ -117,7 +112,8 @@ class Ensemble(eqx.Module):
         def one(member: Member) -> tuple[Array, Array]:
             layers, (x, y) = self.layers(member), self.batch(data, member, i)
             nodes, clamps = pose(layers, x, y)
-            reached = ENERGY(layers, self.infer(member, nodes, clamps)[0], clamps)
+            nodes, _ = infer(self.method(member), layers, nodes, clamps)
+            reached = ENERGY(layers, nodes, clamps)
             return reached, closed_form(layers, x, y)
 
         return each(one)(members)
@@ -190,9 +186,9 @@ def look(
     last = members.order.shape[1] - 1
     i, number = jnp.asarray(min(step, last)), members.data.shape[0]
     alone = [jax.tree.map(lambda x, k=k: x[k], members) for k in range(number)]
-    posed = [(ensemble.layers(m), *ensemble.batch(data, m, i)) for m in alone]
+    problem = lambda m: (ensemble.layers(m), *ensemble.batch(data, m, i))
     if measure == "gap":
-        return [compare_methods(*problem) for problem in posed]
+        return [compare_methods(*problem(member)) for member in alone]
     columns: dict[str, Any] = dict(accuracy=ensemble.accuracy(data, members))
     if measure == "time":
         times = [time_inference(ensemble, data, member, i) for member in alone]
@@ -200,7 +196,7 @@ def look(
     if measure == "theory":
         columns["energy"], columns["theory"] = ensemble.energies(data, members, i)
     if measure == "theory" and step > last:
-        columns["error_of_theory"] = [error_of_theory(*problem) for problem in posed]
+        columns["error_of_theory"] = [error_of_theory(*problem(m)) for m in alone]
     return [[{name: float(c[k]) for name, c in columns.items()}] for k in range(number)]
 
 
@@ -209,10 +205,11 @@ def time_inference(
 ) -> tuple[float, Array]:
     """How long inference takes for one network by itself, in milliseconds, and in gradients."""
     nodes, clamps = jax.block_until_ready(ensemble.start(data, member, i))
-    infer = lambda: ensemble.infer(member, nodes, clamps)
+    method, layers = ensemble.method(member), ensemble.layers(member)
+    call = lambda: infer(method, layers, nodes, clamps)
     if i == 0:  # Compiling is not counted.
-        jax.block_until_ready(infer())
-    ms, (_, evaluations) = timed(infer)
+        jax.block_until_ready(call())
+    ms, (_, evaluations) = timed(call)
     return ms, evaluations
 
 
