@@ -5,8 +5,8 @@
 Networks of layers of 300 units (tanh, or `--act`), 784 inputs, 10 outputs, a batch of 64 images
 of MNIST: at initialisation, trained at equilibrium (Equilibrium, 3 chords), and trained the usual
 way (20 steps of gradient descent of 0.1). Times are those of inference and the learning gradient
-in one loop over batches (20 for fast methods), relative to gradients of backpropagation,
-interleaved, medians, float32.
+in one loop over batches (20 for those of few steps, 1 for the others), relative to gradients of
+backpropagation, interleaved, medians, float32.
 Excess is (F - F*) / (F_0 - F*); the error is that of the learning gradient, all layers together
 (worst layer in brackets). The reference is Equilibrium to 1e-10 in float64, on the same weights.
 Last comes how much longer each family takes than Equilibrium to an excess of 1e-3.
@@ -17,8 +17,9 @@ import csv
 import functools as ft
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import diffrax as dfx
 import equinox as eqx
@@ -105,13 +106,15 @@ def with_another_matrix(inference: jpc.Equilibrium):
     return infer
 
 
+exact = eqx.filter_jit(in_states(jpc.Equilibrium(rtol=1e-10, throw=False)))
+
+
 def reference(layers, x, y) -> tuple:
     """The learning gradient and the energy at equilibrium, and the energy at the start."""
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):
         double = lambda a: jnp.asarray(np.asarray(a), jnp.float64) if eqx.is_array(a) else a
         layers, x, y = jax.tree.map(double, (layers, x, y))
-        method = jpc.Equilibrium(rtol=1e-10, throw=False)
-        gradient, energy = eqx.filter_jit(in_states(method))(layers, x, y)
+        gradient, energy = exact(layers, x, y)
         return gradient, float(energy), float(jpc.PCEnergy()(layers, *start(layers, x, y)))
 
 
@@ -126,31 +129,30 @@ def trained(hidden: int, steps: int, act: str) -> dict[str, list]:
     }
 
 
-class OverBatches:
-    """A method on several batches in one compiled loop of fixed length, since a device waits for
-    its host at every turn of any other; returns the answer for the first of them.
+def over_batches(infer, count: int):
+    """A method on several batches in one loop of fixed length, since a device waits for its host
+    at every turn of any other; it returns the answer for the first of them.
     """
 
-    def __init__(self, infer, count: int):
-        self.count, self._infer = count, infer
-
-    @eqx.filter_jit
-    def __call__(self, layers, x, y):
-        answer = lambda batch: eqx.filter(self._infer(layers, *batch), eqx.is_array)
-        batches = (x[: self.count][::-1], y[: self.count][::-1])
+    def loop(layers, x, y):
+        answer = lambda batch: eqx.filter(infer(layers, *batch), eqx.is_array)
+        batches = (x[:count][::-1], y[:count][::-1])
         zeros = jax.tree.map(jnp.zeros_like, eqx.filter_eval_shape(answer, (x[0], y[0])))
         return jax.lax.scan(lambda _, batch: (answer(batch), None), zeros, batches)[0]
 
-
-def timed(call, *args) -> tuple[float, Any]:
-    begin = time.perf_counter()
-    answer = jax.block_until_ready(call(*args))
-    return time.perf_counter() - begin, answer
+    return loop
 
 
-def compiled(only: list[str], count: int) -> dict[tuple[str, str], OverBatches]:
+class Call(NamedTuple):
+    """A compiled method, and how many batches it takes at once."""
+
+    function: Callable
+    count: int
+
+
+def compiled(only: list[str], count: int, layers, x, y) -> dict[tuple[str, str], Call]:
     """All methods; `count` batches for the fast ones, 1 for the others."""
-    calls = {("backpropagation", ""): OverBatches(backprop, count)}
+    calls = {("backpropagation", ""): Call(backprop, count)}
     special = {
         "SGD 0.1 in the errors": in_errors,
         "Equilibrium, S of another batch": with_another_matrix,
@@ -160,20 +162,37 @@ def compiled(only: list[str], count: int) -> dict[tuple[str, str], OverBatches]:
             continue
         how = special.get(family, in_states)
         for name, method in members.items():
-            fast = family.startswith("Equilibrium") or "steps" in name
-            calls[family, name] = OverBatches(how(method), count if fast else 1)
-    return calls
+            fast = name.endswith(("chords", "steps"))
+            calls[family, name] = Call(how(method), count if fast else 1)
+    compile_loop = lambda function: function.lower(layers, x, y).compile()
+    loop = lambda call: eqx.filter_jit(over_batches(call.function, call.count))
+    return in_parallel(lambda call: call._replace(function=compile_loop(loop(call))), calls)
+
+
+def time_all(calls: dict[Any, Call], data, repeats: int) -> tuple[dict, dict]:
+    """The median time of each for one batch, taken in turns after a first call, and what that
+    returned.
+    """
+    first = {name: timed(call.function, *data) for name, call in calls.items()}
+    times = {name: [] for name in calls}
+    for _ in range(repeats):
+        for name, call in calls.items():
+            if sum(times[name]) * call.count < 10:  # Slow ones are timed once or twice.
+                times[name].append(timed(call.function, *data)[0] / call.count)
+    answers = {name: answer for name, (_, answer) in first.items()}
+    return {name: statistics.median(values) for name, values in times.items()}, answers
+
+
+def timed(call, *args) -> tuple[float, Any]:
+    begin = time.perf_counter()
+    answer = jax.block_until_ready(call(*args))
+    return time.perf_counter() - begin, answer
 
 
 def measure(calls, layers, x, y, repeats: int) -> list[dict]:
     gradient, best, first = reference(layers, x[0], y[0])
-    rows, times = [], {name: [] for name in calls}
-    answers = in_parallel(lambda call: timed(call, layers, x, y)[1], calls)
-    for _ in range(repeats):
-        for name, call in calls.items():
-            if sum(times[name]) * call.count < 10:  # Slow ones are timed once or twice.
-                times[name].append(timed(call, layers, x, y)[0] / call.count)
-    median = {name: statistics.median(values) for name, values in times.items()}
+    median, answers = time_all(calls, (layers, x, y), repeats)
+    rows = []
     for (family, name), answer in answers.items():
         row = dict(method=family, setting=name, ms=1e3 * median[family, name])
         row["ratio"] = median[family, name] / median["backpropagation", ""]
@@ -240,9 +259,11 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     print(device())
     x, y = batches(BATCH, args.batches)
-    rows, calls = [], compiled(args.only, args.batches)
+    rows = []
     for hidden in args.hidden:
-        for kind, layers in trained(hidden, args.steps, args.act).items():
+        networks = trained(hidden, args.steps, args.act)
+        calls = compiled(args.only, args.batches, networks["at initialisation"], x, y)
+        for kind, layers in networks.items():
             print(f"\n{hidden} hidden layers, {kind}")
             for row in measure(calls, layers, x, y, args.repeats):
                 rows.append(dict(hidden=hidden, network=kind, **row))
