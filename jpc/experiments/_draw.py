@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from ._cell import Row
-from ._tables import NETWORK, best_accuracy, group, over_seeds
+from ._tables import ENERGIES, NETWORK, best_accuracy, group, over_seeds, relative_to_theory
 
 COLOURS = {"euler": "#c44e52", "heun": "#4c72b0"}
 
@@ -102,17 +102,20 @@ def theory(rows: Sequence[Row]) -> Canvas:
         _band(axes[0], found, "energy", **style)
         steps, mean, _ = over_seeds(found, "theory")
         axes[0].plot(steps, mean, linestyle="--", linewidth=1, color=style["color"])
-        ratios = [dict(step=r["step"], ratio=r["energy"] / r["theory"]) for r in found]
-        _band(axes[1], ratios, "ratio", **style)
+        for name, line in zip(ENERGIES, ("-", ":"), strict=True):
+            if ratios := relative_to_theory(found, name):
+                _band(axes[1], ratios, "ratio", linestyle=line, color=style["color"])
         _band(axes[2], found, "accuracy", **style)
     axes[0].plot([], [], "k--", linewidth=1, label="theory")
+    for line, label in (("-", "as reached"), (":", "of the flow itself")):
+        axes[1].plot([], [], "k", linestyle=line, linewidth=1, label=label)
     axes[0].set(yscale="log", ylabel="energy at the end of inference")
     axes[1].set(yscale="log", ylabel="energy / theory")
     axes[1].axhline(1, color="k", linestyle="--", linewidth=1)
     axes[2].set(ylabel="test accuracy (%)")
     for axis in axes:
         axis.set_xlabel("training step")
-    axes[0].legend(frameon=False, fontsize=8)
+    _legend(canvas)
     return canvas
 
 

@@ -29,6 +29,12 @@ def flow(solver: str, t1: Number, dt: Number, reduction: str) -> jpc.AbstractInf
     return jpc.GradientFlow(dfx.Heun(), controller=pid, max_steps=1000, **options)
 
 
+def accurate_flow(t1: Number) -> jpc.AbstractInference:
+    """As in the paper, but for the error of its solver."""
+    options: Any = dict(rtol=1e-5, max_steps=10_000, reduction="mean", throw=False)
+    return jpc.GradientFlow(dfx.Tsit5(), jnp.asarray(t1), **options)
+
+
 def paper_flow(solver: str, t1: Number, dt: Number) -> jpc.AbstractInference:
     """As in the paper: the whole batch is one system, that of its mean energy."""
     if solver == "equilibrium":

@@ -93,19 +93,42 @@ def grid(rows: Sequence[Row]) -> Table:
 
 
 def theory(rows: Sequence[Row]) -> Table:
+    """Energies relative to the closed form, before and after training: as reached, and as the
+    flow would with an accurate solver.
+    """
     head = [
-        "data set", "T", "energy / theory, first", "last", "highest mean accuracy, %",
-        "closed form against convergence, relative",
+        "data set", "T", "energy / theory, before", "after", "of the flow, before", "after",
+        "highest mean accuracy, %", "after", "closed form against convergence, relative",
+        "gradient norm there",
     ]  # fmt: skip
     lines = []
     for (dataset, t1), found in group(rows, "dataset", "t1").items():
-        ratio = [dict(step=r["step"], ratio=r["energy"] / r["theory"]) for r in found]
-        _, ratios, _ = over_seeds(ratio, "ratio")
-        worst = np.max(np.abs([r["error_of_theory"] for r in found if "error_of_theory" in r]))
-        accuracy = f"{best_accuracy(found)[0]:.2f}"
-        line = [f"{t1:g}", f"{ratios[0]:.3f}", f"{ratios[-1]:.3f}", accuracy, f"{worst:.1e}"]
+        ratios = [end for name in ENERGIES for end in _ends(relative_to_theory(found, name))]
+        accuracy = [best_accuracy(found)[0], over_seeds(found, "accuracy")[1][-1]]
+        worst = [_worst(found, name) for name in ("error_of_theory", "gradient_norm")]
+        line = [f"{t1:g}", *ratios, *(f"{a:.2f}" for a in accuracy), *worst]
         lines.append([dataset, *line])
     return [head, *lines]
+
+
+ENERGIES = ("energy", "energy_of_flow")
+
+
+def relative_to_theory(rows: Sequence[Row], name: str) -> list[Row]:
+    """An energy in units of the closed form, where it was measured."""
+    known = [row for row in rows if row.get(name) is not None]
+    return [dict(step=row["step"], ratio=row[name] / row["theory"]) for row in known]
+
+
+def _ends(rows: Sequence[Row]) -> list[str]:
+    """The mean ratio before and after training."""
+    _, ratios, _ = over_seeds(rows, "ratio")
+    return [f"{ratios[0]:.3g}", f"{ratios[-1]:.3g}"] if len(ratios) else ["not run", "not run"]
+
+
+def _worst(rows: Sequence[Row], name: str) -> str:
+    values = [abs(row[name]) for row in rows if row.get(name) is not None]
+    return f"{max(values):.1e}" if values else "not run"
 
 
 def gap(rows: Sequence[Row], excesses: Sequence[float] = (1e-1, 1e-2, 1e-3)) -> Table:

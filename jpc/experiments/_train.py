@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import optax
-import optimistix as optx
 from jaxtyping import Array, Float, Int, PyTree
 
 import jpc
@@ -18,7 +17,7 @@ import jpc.data
 
 from .._types import Layers, Nodes
 from ._cell import Cell, Row
-from ._methods import ENERGY, compare_methods, infer, paper_flow, pose, timed
+from ._methods import ENERGY, accurate_flow, compare_methods, infer, paper_flow, pose, timed
 
 Index: TypeAlias = Int[Array, ""]
 
@@ -106,15 +105,20 @@ class Ensemble(eqx.Module):
         return paper_flow(self.solver, member.t1, member.dt)
 
     @eqx.filter_jit
-    def energies(self, data: Data, members: Member, i: Index) -> tuple[Array, Array]:
-        """What inference reaches on a batch, and the closed form for linear networks."""
+    def energies(self, data: Data, members: Member, i: Index) -> dict[str, Array]:
+        """What inference reaches on a batch, what its flow would with an accurate solver, and the
+        closed form for linear networks.
+        """
 
-        def one(member: Member) -> tuple[Array, Array]:
+        def one(member: Member) -> dict[str, Array]:
             layers, (x, y) = self.layers(member), self.batch(data, member, i)
             nodes, clamps = pose(layers, x, y)
-            nodes, _ = infer(self.method(member), layers, nodes, clamps)
-            reached = ENERGY(layers, nodes, clamps)
-            return reached, closed_form(layers, x, y)
+            reach = lambda method: ENERGY(layers, infer(method, layers, nodes, clamps)[0], clamps)
+            return {
+                "energy": reach(self.method(member)),
+                "energy_of_flow": reach(accurate_flow(member.t1)),
+                "theory": closed_form(layers, x, y),
+            }
 
         return each(one)(members)
 
@@ -194,10 +198,11 @@ def look(
         times = [time_inference(ensemble, data, member, i) for member in alone]
         columns["ms"], columns["evaluations"] = zip(*times, strict=True)
     if measure == "theory":
-        columns["energy"], columns["theory"] = ensemble.energies(data, members, i)
+        columns |= ensemble.energies(data, members, i)
+    rows = [{name: float(c[k]) for name, c in columns.items()} for k in range(number)]
     if measure == "theory" and step > last:
-        columns["error_of_theory"] = [error_of_theory(*problem(m)) for m in alone]
-    return [[{name: float(c[k]) for name, c in columns.items()}] for k in range(number)]
+        rows = [row | check_theory(*problem(m)) for row, m in zip(rows, alone, strict=True)]
+    return [[row] for row in rows]
 
 
 def time_inference(
@@ -213,15 +218,19 @@ def time_inference(
     return ms, evaluations
 
 
-def error_of_theory(layers: Layers, x: Array, y: Array) -> float:
-    """The closed form against the energy at numerical convergence, in float64, relative."""
+def check_theory(layers: Layers, x: Array, y: Array) -> dict[str, float]:
+    """The closed form against the energy at numerical convergence, in float64, relative; and how
+    far that is from equilibrium.
+    """
     with jax.enable_x64(True):
         double = lambda a: jnp.asarray(np.asarray(a), jnp.float64) if eqx.is_array(a) else a
         layers, x, y = jax.tree.map(double, (layers, x, y))
         nodes, clamps = pose(layers, x, y)
-        descent = jpc.Minimise(optx.NonlinearCG(1e-12, 1e-12), 5000, together=True, throw=False)
-        nodes = eqx.filter_jit(descent)(ENERGY, layers, nodes, clamps).nodes
-        return float(ENERGY(layers, nodes, clamps) / closed_form(layers, x, y) - 1)
+        exact = eqx.filter_jit(jpc.Equilibrium(rtol=1e-10, throw=False))
+        inferred = exact(ENERGY, layers, nodes, clamps)
+        energy, theory = ENERGY(layers, inferred.nodes, clamps), closed_form(layers, x, y)
+        norm = jnp.max(inferred.stats["gradient_norm"])
+        return dict(error_of_theory=float(energy / theory - 1), gradient_norm=float(norm))
 
 
 def closed_form(layers: Layers, x: Array, y: Array) -> Array:
