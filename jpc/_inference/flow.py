@@ -7,9 +7,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optimistix as optx
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
-from .._types import Nodes, Number, Scalar
+from .._types import Number, Scalar
 from .base import (
     RESULTS,
     AbstractInference,
@@ -87,9 +88,11 @@ class GradientFlow(AbstractInference):
 
     def _apart(self, energy, params, nodes, clamps, record):
         def one(nodes, clamps):
-            potential = lambda z: energy.example(params, z, clamps)
-            keep = record and (lambda z: record.fn(params, z, clamps))
-            return self._solve(potential, nodes, record, keep)
+            state, unpack = ravel_pytree(nodes)
+            potential = lambda z: energy.example(params, unpack(z), clamps)
+            keep = record and (lambda z: record.fn(params, unpack(z), clamps))
+            end, result, stats, way = self._solve(potential, state, record, keep)
+            return unpack(end), result, stats, way
 
         end, result, stats, way = jax.vmap(one)(nodes, clamps)
         if way is None:
@@ -99,10 +102,12 @@ class GradientFlow(AbstractInference):
         return end, result, stats, Trajectory(ts, values, jnp.max(length))
 
     def _together(self, energy, params, nodes, clamps, record):
-        potential = lambda z: energy(params, z, clamps)
-        keep = record and (lambda z: jax.vmap(ft.partial(record.fn, params))(z, clamps))
-        end, *ended, way = self._solve(potential, nodes, record, keep)
-        batch = jax.tree.leaves(nodes)[0].shape[0]
+        state = jax.vmap(lambda z: ravel_pytree(z)[0])(nodes)
+        unpack = jax.vmap(ravel_pytree(jax.tree.map(lambda z: z[0], nodes))[1])
+        potential = lambda z: energy(params, unpack(z), clamps)
+        keep = record and (lambda z: jax.vmap(ft.partial(record.fn, params))(unpack(z), clamps))
+        end, *ended, way = self._solve(potential, state, record, keep)
+        end, batch = unpack(end), len(state)
         result, stats = jax.tree.map(lambda x: jnp.broadcast_to(x, (batch,)), ended)
         if way is None:
             return end, result, stats, None
@@ -110,10 +115,12 @@ class GradientFlow(AbstractInference):
         ts = jnp.broadcast_to(ts[:, None], (*ts.shape, batch))
         return end, result, stats, Trajectory(ts, values, length)
 
-    def _solve(self, potential: Callable[[Nodes], Scalar], nodes: Nodes, record, keep):
-        """The flow of one system: its end, how it ended, and what was kept of the way."""
-        field = lambda t, z, args: jax.tree.map(jnp.negative, jax.grad(potential)(z))
-        controller, steady = self._tolerances(lambda z: field(None, z, None), nodes)
+    def _solve(self, potential: Callable[[Array], Scalar], state: Array, record, keep):
+        """The flow of one system: its end, how it ended, and what was kept of the way. Its nodes
+        are one array, since a solver does a dozen small things to each.
+        """
+        field = lambda t, z, args: -jax.grad(potential)(z)
+        controller, steady = self._tolerances(lambda z: field(None, z, None), state)
         event = dfx.Event(dfx.steady_state_event(0.0, cast(Any, steady), optx.rms_norm))
         max_steps, subs = self.max_steps, [dfx.SubSaveAt(t1=True)]
         if record is not None:
@@ -127,7 +134,7 @@ class GradientFlow(AbstractInference):
             t0=0.0,
             t1=self.t1,
             dt0=self.dt0,
-            y0=nodes,
+            y0=state,
             saveat=dfx.SaveAt(subs=subs),
             stepsize_controller=controller,
             event=event if self._looks() else None,
@@ -139,25 +146,24 @@ class GradientFlow(AbstractInference):
         attempts, taken = (solution.stats[k] for k in ("num_steps", "num_accepted_steps"))
         stats = {"steps": taken, "evaluations": 1 + attempts * self._cost(), "t1": t1[0]}
         stats["rejected"] = attempts - taken
-        way = _without_padding(ts[0], ways[0], keep(nodes)) if ways else None
-        end = jax.tree.map(lambda z: z[0], end)
+        way = _without_padding(ts[0], ways[0], keep(state)) if ways else None
         result = _translate(solution.result)
         if not self._looks():
-            still = optx.rms_norm(field(None, end, None)) <= steady
+            still = optx.rms_norm(field(None, end[0], None)) <= steady
             result = RESULTS.where(still, RESULTS.successful, result)
-        return end, result, stats, way
+        return end[0], result, stats, way
 
-    def _tolerances(self, field, nodes) -> tuple[dfx.AbstractStepSizeController, Scalar]:
+    def _tolerances(self, field, state) -> tuple[dfx.AbstractStepSizeController, Scalar]:
         """The controller, and the gradient below which a state is steady. Around one the step
         size stays at the limit of stability, and the gradient at about the controller's
         tolerance times the largest curvature: to ask for less is to hop there for ever.
         """
-        speed, size = field(nodes), optx.rms_norm(nodes)
+        speed, size = field(state), optx.rms_norm(state)
         start = optx.rms_norm(speed)
         rounding = 10 * jnp.finfo(start.dtype).eps * size + jnp.finfo(start.dtype).tiny
         steady = (1e-3 if self.rtol is None else self.rtol) * start + rounding
         if self.controller is None:
-            tolerance = 0.5 * steady / jnp.maximum(_curvature(field, nodes, speed), 1.0)
+            tolerance = 0.5 * steady / jnp.maximum(_curvature(field, state, speed), 1.0)
             return dfx.PIDController(rtol=0.0, atol=tolerance), steady
         if self.rtol is None and isinstance(self.controller, dfx.PIDController):
             settled = 2 * (self.controller.atol + self.controller.rtol * size)
@@ -176,15 +182,13 @@ class GradientFlow(AbstractInference):
         return tableau.num_stages - tableau.fsal + self._looks()
 
 
-def _curvature(field, nodes: Nodes, direction: Nodes) -> Scalar:
+def _curvature(field, state: Array, direction: Array) -> Scalar:
     """The largest curvature of an energy, by a few power iterations from a direction."""
-    _, product = jax.linearize(field, nodes)
+    _, product = jax.linearize(field, state)
 
-    def iterate(_, state):
-        direction, _ = state
-        size = optx.rms_norm(direction)
-        direction = jax.tree.map(lambda x: x / jnp.where(size > 0, size, 1.0), direction)
-        direction = product(direction)
+    def iterate(_, found):
+        direction, size = found
+        direction = product(direction / jnp.where(size > 0, size, 1.0))
         return direction, optx.rms_norm(direction)
 
     return jax.lax.fori_loop(0, 8, iterate, (direction, optx.rms_norm(direction)))[1]
