@@ -43,6 +43,7 @@ class Descent(AbstractInference):
         if self.steps < 1:
             raise ValueError(f"Descent needs at least one step, got steps={self.steps}.")
 
+    @eqx.filter_jit
     def __call__(self, energy, params, nodes, clamps, *, record=None, key=None):
         if record is not None and record.ts is not None:
             raise ValueError("Descent has steps but no time: record every step.")

@@ -57,6 +57,7 @@ class Equilibrium(AbstractInference):
         if self.shared is not None and self.shared < 1:
             raise ValueError(f"shared must be at least one example, or None: got {self.shared}.")
 
+    @eqx.filter_jit
     def __call__(self, energy, params, nodes, clamps, *, record=None, key=None):
         if record is not None:
             raise ValueError("Equilibrium has no dynamics to record: use GradientFlow.")

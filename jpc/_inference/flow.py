@@ -78,6 +78,7 @@ class GradientFlow(AbstractInference):
                 "stepsize_controller=diffrax.ConstantStepSize() and dt, or use diffrax.Heun()."
             )
 
+    @eqx.filter_jit
     def __call__(self, energy, params, nodes, clamps, *, record=None, key=None):
         integrate = self._apart if self.reduction == "sum" else self._together
         end, result, stats, trajectory = integrate(energy, params, nodes, clamps, record)

@@ -51,6 +51,7 @@ class Langevin(AbstractInference):
         for name in ("t1", "dt", "temperature", "preconditioner", "max_steps"):
             check_positive(name, getattr(self, name))
 
+    @eqx.filter_jit
     def __call__(self, energy, params, nodes, clamps, *, record=None, key=None):
         if key is None:
             raise ValueError("Langevin dynamics are random: give a key.")

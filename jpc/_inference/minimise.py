@@ -23,6 +23,7 @@ class Minimise(AbstractInference):
     together: bool = eqx.field(static=True, default=False)
     throw: bool = eqx.field(static=True, default=True)
 
+    @eqx.filter_jit
     def __call__(self, energy, params, nodes, clamps, *, record=None, key=None):
         if record is not None:
             raise ValueError("Minimise keeps no record of its steps: use GradientFlow or Descent.")
