@@ -107,6 +107,9 @@ def test_it_goes_on_where_it_was_interrupted(tmp_path, out, monkeypatch):
     [
         (["fig8"], "'fig8' is no figure: there are fig1, fig1-gap, fig2"),
         (["fig1", "--smoke", "--full"], "--smoke and --full are two sizes"),
+        (["fig1", "--minutes", "nan"], "--minutes is how long: got nan."),
+        (["fig1", "--hidden", 7], "it has cifar10, fashion-mnist, mnist, and 3 hidden layers"),
+        (["fig2", "--full", "--dataset", "cifar10"], "it has mnist, and 10 hidden layers"),
     ],
 )
 def test_wrong_use(args, message):
@@ -126,7 +129,8 @@ def pretended(monkeypatch):
 
     def run(cells, advance):
         row = dict(step=9, ms=2.0, accuracy=50.0, evaluations=3.0, method="m", setting="s")
-        row |= dict(excess=0.5, energy=2.0, theory=1.0, error_of_theory=0.0)
+        row |= dict(excess=0.5, energy=2.0, energy_of_flow=1.5, theory=1.0, error_of_theory=0.0)
+        row |= dict(gradient_norm=0.0, gradient_error=0.1)
         return [[dict(row, step=0), row] for _ in cells]
 
     monkeypatch.setattr(run_module, "run_cells", run)
@@ -144,6 +148,9 @@ def test_what_is_not_there_is_said(tmp_path, pretended, monkeypatch):
     here.remove("mnist")
     assert invoke("fig1", "--out", tmp_path / "digits").exit_code == 0
     assert {row["dataset"] for row in read(tmp_path / "digits" / "fig1.csv")} == {"digits"}
+    assert invoke("fig1", "--out", tmp_path / "digits", "--draw").exit_code == 0
+    result = invoke("fig1", "--dataset", "mnist", "--out", tmp_path / "none")
+    assert "mnist is not on this machine: jpc data fetch mnist." in result.output
 
 
 def test_what_cannot_be_had_does_not_stop_the_rest(tmp_path, pretended, monkeypatch):
@@ -173,6 +180,34 @@ def test_times_of_another_machine_are_taken_again(tmp_path, pretended, monkeypat
     run()
     assert len(lines()) == 2 * once
     assert {row["device"] for row in read(tmp_path / "fig1.csv")} == {"elsewhere"}
+
+
+def test_what_older_versions_did_not_measure_is_run_again(tmp_path, pretended):
+    run = lambda *args: invoke("fig2", "--smoke", "--out", tmp_path, *args).output
+    run()
+    path = tmp_path / "cells.jsonl"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join(lines).replace('"energy_of_flow": 1.5, ', ""))
+    assert "| digits | 5 | 2 | 2 | not run | not run |" in run("--draw")
+    assert "| digits | 5 | 2 | 2 | 1.5 | 1.5 |" in run()
+    assert len(path.read_text().splitlines()) == 2 * len(lines)
+
+
+def test_some_of_the_seeds(tmp_path, pretended):
+    invoke("fig2", "--smoke", "--out", tmp_path)
+    path = tmp_path / "cells.jsonl"
+    path.write_text(path.read_text().split("\n")[0])
+    output = invoke("fig2", "--smoke", "--draw", "--out", tmp_path).output
+    assert "- digits, H = 2, heun, T = 5, dt = 0.05, seeds 1\n" in output
+    assert "- digits, H = 2, heun, T = 50, dt = 0.05\n" in output
+
+
+def test_a_place_that_cannot_be_is_said_first(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_module, "run_cells", None)
+    (tmp_path / "file").touch()
+    result = invoke("fig1", "--smoke", "--out", tmp_path / "file")
+    assert result.exit_code == 1
+    assert "file" in result.output
 
 
 def test_part_of_a_figure(tmp_path, pretended, monkeypatch):
@@ -225,7 +260,7 @@ def test_plan(monkeypatch):
     monkeypatch.setattr(run_module, "accelerated", lambda: True)
     jobs = plan(cells)
     assert sorted(map(str, itertools.chain(*jobs))) == sorted(map(str, cells))
-    longest = [max(cell.evaluations for cell in job) * job[0].hidden for job in jobs]
+    longest = [max(cell.evaluations for cell in job) * (5 + job[0].hidden) for job in jobs]
     assert longest == sorted(longest)
     for job in jobs:
         assert len({(c.hidden, c.solver, c.dataset == "cifar10") for c in job}) == 1
@@ -334,14 +369,15 @@ def test_more_time_is_closer_to_equilibrium(out):
 def test_tables_say_what_was_not_run():
     times = [
         dict(dataset="mnist", hidden=3, solver="heun", t1=20, dt=0.5, seed=seed, step=step, ms=ms,
-             accuracy=90.0 + seed, device="cpu")
+             accuracy=90.0 + seed, evaluations=7.0, device="cpu")
         for seed, step, ms in [(0, 0, 1.0), (0, 9, 3.0), (1, 0, 4.0), (1, 9, 4.0)]
     ]  # fmt: skip
     line = tables.times(times)[1]
-    assert line == ["mnist", "3", "", "not run", "20, 0.5", "3.00 ± 1.00", ""]
+    assert line == ["mnist", "3", "", "not run", "", "20, 0.5", "3.00 ± 1.00", "7", ""]
     both = times + [dict(row, solver="euler", ms=2 * row["ms"]) for row in times]
-    assert tables.times(both)[1][-3:] == ["20, 0.5", "3.00 ± 1.00", "2.00"]
-    assert tables.accuracies(both)[1][3] == "90.50 ± 0.50"
+    assert tables.times(both)[1][-4:] == ["20, 0.5", "3.00 ± 1.00", "7", "2.00"]
+    both = [dict(row, accuracy=row["accuracy"] - row["step"]) for row in both]
+    assert tables.accuracies(both)[1][3:5] == ["90.50 ± 0.50", "81.50 ± 0.50"]
 
 
 def test_the_best_of_a_grid_is_the_highest_mean_at_any_moment():
@@ -353,6 +389,7 @@ def test_the_best_of_a_grid_is_the_highest_mean_at_any_moment():
         for accuracy, seed in found
     ]
     rows += [dict(r, step=9, accuracy=0.0) for r in rows]
+    rows += [dict(row, t1=20, accuracy=99, seed=0)]  # The other seed was not run.
     assert tables.grid(rows)[1] == ["mnist", "3", "heun", "85.00", "10", "0.5", "5"]
 
 
@@ -372,3 +409,5 @@ def test_means_and_deviations_over_seeds():
     np.testing.assert_array_equal(steps, [0, 5])
     np.testing.assert_array_equal(mean, [1, 6])
     np.testing.assert_array_equal(deviation, [1, 1])
+    more = [dict(step=3, seed=0, ms=9.0), *rows]
+    np.testing.assert_array_equal(tables.over_seeds(more, "ms")[0], [0, 5])

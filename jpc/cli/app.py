@@ -5,7 +5,7 @@ import json
 import math
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -188,16 +188,20 @@ def reproduce(
         from .. import experiments  # noqa: PLC0415  (it is slow to import)
 
         if figure == "list":
-            return _tell({name: f.title for name, f in experiments.FIGURES.items()}, False)
+            said = lambda f: f"{f.title}: {', '.join(f.datasets)}"
+            return _tell({name: said(f) for name, f in experiments.FIGURES.items()}, False)
         if smoke and full:
             raise ConfigError("--smoke and --full are two sizes: give one, or none.")
+        if not minutes >= 0:
+            raise ConfigError(f"--minutes is how long: got {minutes:g}.")
         for name in dataset or []:
             _check_name(name)
         size, code = "smoke" if smoke else "full" if full else "default", 0
         only = lambda c: (
             c.dataset in (dataset or [c.dataset]) and c.hidden in (hidden or [c.hidden])
         )
-        for name in _choose_figures(figure, list(experiments.FIGURES)):
+        every = {n: f.cells(experiments.SIZES[size]) for n, f in experiments.FIGURES.items()}
+        for name in _choose_figures(figure, every, only):
             try:
                 options: Any = dict(run=not draw, only=only, minutes=minutes, progress=not quiet)
                 path = experiments.reproduce(name, size, out, **options)
@@ -215,10 +219,18 @@ def reproduce(
             raise typer.Exit(code)
 
 
-def _choose_figures(figure: str, names: list[str]) -> list[str]:
-    if figure not in (*names, "all"):
-        raise ConfigError(f"{figure!r} is no figure: there are {', '.join(names)}, all and list.")
-    return names if figure == "all" else [figure]
+def _choose_figures(figure: str, every: dict[str, list], only: Callable) -> list[str]:
+    """Those that were asked for and have networks that were."""
+    if figure not in (*every, "all"):
+        raise ConfigError(f"{figure!r} is no figure: there are {', '.join(every)}, all and list.")
+    names = list(every) if figure == "all" else [figure]
+    chosen = [name for name in names if any(map(only, every[name]))]
+    if not chosen:
+        cells = [cell for name in names for cell in every[name]]
+        sets, depths = ({getattr(c, field) for c in cells} for field in ("dataset", "hidden"))
+        has = f"{', '.join(sorted(sets))}, and {', '.join(map(str, sorted(depths)))} hidden layers"
+        raise ConfigError(f"{figure} has no such network: it has {has} (with --full, more).")
+    return chosen
 
 
 @app.command()

@@ -11,6 +11,16 @@ from typing import Any, Literal, TypeAlias
 Row: TypeAlias = dict[str, Any]
 Measure: TypeAlias = Literal["accuracy", "time", "theory", "gap"]
 
+# What is found of a cell, at the latest at the end of its training.
+COLUMNS = {
+    "accuracy": {"accuracy"},
+    "time": {"accuracy", "ms", "evaluations"},
+    "theory": {"accuracy", "energy", "energy_of_flow", "theory", "error_of_theory"},
+    "gap": {"method", "setting", "ms", "evaluations", "excess", "gradient_error"},
+}
+
+PLACE = {"date", "device", "products", "jax", "jpc"}  # What is told of where a cell was run.
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cell:
@@ -56,7 +66,7 @@ class Store:
     def __init__(self, path: Path):
         self._path = path
         self._found: dict[Cell, dict] = {}
-        lines = path.read_text().splitlines() if path.is_file() else []
+        lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
         bad = [number for number, line in enumerate(lines, 1) if not self._read(line)]
         if bad:
             listed = ", ".join(map(str, bad))
@@ -66,19 +76,25 @@ class Store:
         try:
             record = json.loads(line)
             cell = Cell(**record["cell"])
-            self._found[cell] = dict(rows=list(record["rows"]), where=dict(record["where"]))
+            rows, where = list(record["rows"]), dict(record["where"])
+            whole = all("step" in row for row in rows) and where.keys() >= PLACE
         except (ValueError, TypeError, KeyError):
             return False
-        return True
+        if whole:
+            self._found[cell] = dict(rows=rows, where=where)
+        return whole
 
     def has(self, cell: Cell, here: Mapping[str, str] | None = None) -> bool:
-        """Whether a cell is done: to the precision of this machine, `here`, and if it is about
-        time, on one like it.
+        """Whether there is something of a cell; or if `here` is given, whether it is done: all
+        that is measured today, to the precision of this machine, and if it is about time, on one
+        like it.
         """
         if cell not in self._found or here is None:
             return cell in self._found
+        rows, where = self._found[cell]["rows"], self._found[cell]["where"]
         names = ("products", "device") if cell.measure in ("time", "gap") else ("products",)
-        return all(self._found[cell]["where"].get(name) == here[name] for name in names)
+        complete = bool(rows) and COLUMNS[cell.measure] <= rows[-1].keys()
+        return complete and all(where[name] == here[name] for name in names)
 
     def rows(self, cells: Iterable[Cell]) -> list[Row]:
         """One row for every number of these cells and where it is from, those that were not run

@@ -8,7 +8,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from ._cell import Row
-from ._tables import ENERGIES, NETWORK, best_accuracy, group, over_seeds, relative_to_theory
+from ._tables import (
+    ENERGIES,
+    NETWORK,
+    best_accuracy,
+    group,
+    last_accuracy,
+    over_seeds,
+    relative_to_theory,
+)
 
 COLOURS = {"euler": "#c44e52", "heun": "#4c72b0"}
 
@@ -46,10 +54,13 @@ def _legend(canvas: Canvas) -> None:
 
 
 def _band(axis: Axes, rows: Sequence[Row], column: str, **style: Any) -> None:
-    """The mean over the seeds during training, and one standard deviation around it."""
+    """The mean over the seeds during training, and one standard deviation around it, but not
+    below what was measured: axes may be logarithmic.
+    """
     steps, mean, deviation = over_seeds(rows, column)
+    lowest = [min(r[column] for r in rows if r["step"] == step) for step in steps]
     axis.plot(steps, mean, linewidth=1.8, **style)
-    low, high = np.maximum(mean - deviation, 1e-3 * mean), mean + deviation
+    low, high = np.maximum(mean - deviation, lowest), mean + deviation
     axis.fill_between(steps, low, high, alpha=0.25, linewidth=0, color=style["color"])
 
 
@@ -72,9 +83,11 @@ def accuracies(rows: Sequence[Row]) -> Canvas:
             place = depths.index(hidden) + (0.2 if solver == "heun" else -0.2)
             style = dict(color=COLOURS[solver], label=solver.capitalize(), capsize=3)
             axis.bar(place, mean, 0.38, yerr=deviation, **style)
+            last, _ = last_accuracy(mine)
+            axis.plot(place, last, "k_", markersize=10, label="at the end of the epoch")
         axis.set_xticks(range(len(depths)), [f"H = {hidden}" for hidden in depths])
         axis.set(title=name, ylim=(0, 100))
-    axes[0, 0].set_ylabel("test accuracy (%)")
+    axes[0, 0].set_ylabel("highest mean test accuracy (%)")
     _legend(canvas)
     return canvas
 
@@ -89,7 +102,10 @@ def grid(rows: Sequence[Row]) -> Canvas:
             label = f"{solver.capitalize()}, dt = {dt:g}"
             style: Any = dict(color=COLOURS[solver], linestyle=styles[dt], label=label)
             axis.plot(*np.transpose(points), marker="o", markersize=3, **style)
+        t1s = sorted({row["t1"] for row in found})
         axis.set(xscale="log", xlabel="T")
+        axis.set_xticks(t1s, [f"{t1:g}" for t1 in t1s])
+        axis.minorticks_off()
 
     return _panels(rows, draw, "highest mean test accuracy (%)")
 
@@ -107,8 +123,9 @@ def theory(rows: Sequence[Row]) -> Canvas:
                 _band(axes[1], ratios, "ratio", linestyle=line, color=style["color"])
         _band(axes[2], found, "accuracy", **style)
     axes[0].plot([], [], "k--", linewidth=1, label="theory")
-    for line, label in (("-", "as reached"), (":", "of the flow itself")):
-        axes[1].plot([], [], "k", linestyle=line, linewidth=1, label=label)
+    if relative_to_theory(rows, "energy_of_flow"):
+        axes[1].plot([], [], "k:", linewidth=1, label="of the flow itself")
+    canvas.suptitle(", ".join(name for (name,) in group(rows, "dataset")), fontsize=10)
     axes[0].set(yscale="log", ylabel="energy at the end of inference")
     axes[1].set(yscale="log", ylabel="energy / theory")
     axes[1].axhline(1, color="k", linestyle="--", linewidth=1)
@@ -126,13 +143,11 @@ def gap(rows: Sequence[Row]) -> Canvas:
     def draw(axis: Axes, found: list[Row]) -> None:
         for (method,), mine in group(found, "method").items():
             settings = group(mine, "setting").values()
-            point = lambda rows: [np.median([r[c] for r in rows]) for c in ("ms", "excess")]
-            ms, excess = np.transpose([point(rows) for rows in settings])
+            point = lambda same: [np.median([r[c] for r in same]) for c in ("ms", "excess")]
+            ms, excess = np.transpose([point(same) for same in settings])
             style: Any = dict(color=f"C{methods.index(method)}", label=method)
             axis.plot(ms, np.clip(excess, 1e-6, 10), "o-", markersize=3, **style)
-        axis.axhline(
-            1, color="grey", linewidth=0.5, linestyle=":"
-        )  # Above it, worse than nothing.
+        axis.axhline(1, color="grey", linewidth=0.5, linestyle=":")  # Above: worse than nothing.
         axis.set(xscale="log", yscale="log", xlabel="ms for a batch")
 
     return _panels([row for found in last for row in found], draw, "excess energy, relative")

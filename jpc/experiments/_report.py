@@ -10,7 +10,7 @@ from .._files import write_whole
 from . import _tables
 from ._cell import Cell, Row, Store
 from ._figures import Figure
-from ._tables import Table
+from ._tables import Table, group
 
 
 def write_report(
@@ -37,9 +37,9 @@ def write_report(
         f"    jpc reproduce {name}{flag} --out {shlex.quote(str(out))}",
         _conditions(cells[0], rows),
         *dict.fromkeys(map(_place, rows)),
-        _draw(figure.kind, rows, out / name),
+        _picture(figure.kind, rows, out / name),
         _markdown(getattr(_tables, figure.kind)(rows)),
-        *_not_run([cell for cell in cells if not store.has(cell)], missing),
+        *_not_run(cells, store, missing),
     ]
     write_whole(out / f"{name}.md", "\n\n".join(parts) + "\n")
     return out / f"{name}.md"
@@ -54,7 +54,7 @@ def _csv(rows: Sequence[Row]) -> str:
     return buffer.getvalue()
 
 
-def _draw(kind: str, rows: Sequence[Row], path: Path) -> str:
+def _picture(kind: str, rows: Sequence[Row], path: Path) -> str:
     """Draws a figure, if it can, and returns what to write in its place."""
     try:
         from . import _draw  # noqa: PLC0415
@@ -69,12 +69,14 @@ def _draw(kind: str, rows: Sequence[Row], path: Path) -> str:
 
 
 def _conditions(cell: Cell, rows: Sequence[Row]) -> str:
-    steps, seeds = max(row["step"] for row in rows), len({row["seed"] for row in rows})
+    each = group(rows, "dataset").values()
+    steps = " or ".join(dict.fromkeys(str(max(r["step"] for r in mine)) for mine in each))
     length = f"one epoch ({steps} steps)" if cell.steps is None else f"{steps} steps"
+    seeds = len({row["seed"] for row in rows})
     networks = (
         f"Networks of {cell.width} units a layer, {cell.act}, squared error, normalised images, "
         f"batch {cell.batch}, Adam {cell.learning_rate:g}, {length} of training, {seeds} "
-        "initialisations (mean ± standard deviation)."
+        "initialisations (mean ± standard deviation of these)."
     )
     if cell.measure == "gap":
         return networks + " They are trained with Equilibrium, 3 chords."
@@ -94,12 +96,14 @@ def _markdown(table: Table) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *lines))
 
 
-def _not_run(cells: Sequence[Cell], missing: Mapping[str, str]) -> list[str]:
+def _not_run(cells: Sequence[Cell], store: Store, missing: Mapping[str, str]) -> list[str]:
     """What is missing, and the seeds of it unless that is all of them."""
-    seeds: dict[str, list[int]] = {}
+    settings: dict[str, list[Cell]] = {}
     for c in cells:
-        seeds.setdefault(f"{c.dataset}, H = {c.hidden}, {c.setting}", []).append(c.seed)
-    most = max(map(len, seeds.values()), default=0)
-    some = lambda found: "" if len(found) == most else f", seeds {', '.join(map(str, found))}"
-    lines = [f"- {name}{some(found)}" for name, found in seeds.items()]
+        settings.setdefault(f"{c.dataset}, H = {c.hidden}, {c.setting}", []).append(c)
+    lines = []
+    for name, mine in settings.items():
+        seeds = [str(cell.seed) for cell in mine if not store.has(cell)]
+        some = "" if len(seeds) == len(mine) else f", seeds {', '.join(seeds)}"
+        lines += [f"- {name}{some}"] if seeds else []
     return ["\n".join(["Not run:", *missing.values(), "", *lines])] if lines else []

@@ -59,10 +59,13 @@ def reproduce(
     """
     figure, store = FIGURES[name], Store(out / "cells.jsonl")
     cells = figure.cells(SIZES[size])
-    if run and size == "default" and not any(_is_here(cell.dataset) for cell in cells):
-        cells = _on_digits(figure, SIZES[size])
+    known = (lambda cell: _is_here(cell.dataset)) if run else store.has
+    digits = _on_digits(figure, SIZES["default"])
+    if size == "default" and not any(map(known, cells)) and any(map(only, digits)):
+        cells = digits
     missing: dict[str, str] = {}
     if run:
+        out.mkdir(parents=True, exist_ok=True)  # Or fail before anything is run.
         wanted = {cell.dataset for cell in cells if only(cell)}
         missing = _fetch(wanted, download=size == "full")
         mine = [cell for cell in cells if only(cell) and cell.dataset not in missing]
@@ -112,9 +115,12 @@ def _kind(cell: Cell) -> tuple:
 
 
 def _cost(job: Sequence[Cell]) -> float:
-    """About how long a job takes, in no unit."""
+    """About how long a job takes, in seconds: compiling, then one gradient after the other."""
     cell = max(job, key=lambda cell: cell.evaluations)
-    return (1.0 if cell.steps is None else cell.steps / 1000) * cell.evaluations * cell.hidden
+    gradients = (1000 if cell.steps is None else cell.steps) * cell.evaluations
+    if accelerated():
+        return 25.0 + 1e-5 * gradients * (5 + cell.hidden)
+    return 5.0 + 5e-11 * gradients * cell.hidden * cell.width**2 * cell.batch
 
 
 def _run(jobs: Sequence[Sequence[Cell]], store: Store, minutes: float, shown: bool) -> None:

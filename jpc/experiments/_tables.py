@@ -20,11 +20,14 @@ def group(rows: Iterable[Row], *names: str) -> dict[tuple, list[Row]]:
 
 
 def over_seeds(rows: Sequence[Row], column: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Steps, and the mean and the standard deviation of a column over the seeds at each."""
-    steps = group((row for row in rows if row.get(column) is not None), "step")
-    values = [np.array([row[column] for row in found]) for found in steps.values()]
-    each = lambda statistic: np.array([statistic(v) for v in values])
-    return np.array([step for (step,) in steps]), each(np.mean), each(np.std)
+    """Steps, and the mean and the standard deviation of a column over the seeds at each that has
+    all of them.
+    """
+    found = sorted(group((row for row in rows if row.get(column) is not None), "step").items())
+    most = max((len(mine) for _, mine in found), default=0)
+    values = {step: [r[column] for r in mine] for (step,), mine in found if len(mine) == most}
+    each = lambda statistic: np.array([statistic(v) for v in values.values()])
+    return np.array(list(values)), each(np.mean), each(np.std)
 
 
 def best_accuracy(rows: Sequence[Row]) -> tuple[float, float]:
@@ -33,6 +36,12 @@ def best_accuracy(rows: Sequence[Row]) -> tuple[float, float]:
     """
     _, mean, deviation = over_seeds(rows, "accuracy")
     return float(np.max(mean)), float(deviation[np.argmax(mean)])
+
+
+def last_accuracy(rows: Sequence[Row]) -> tuple[float, float]:
+    """The mean test accuracy over the seeds after training, and its standard deviation."""
+    _, mean, deviation = over_seeds(rows, "accuracy")
+    return float(mean[-1]), float(deviation[-1])
 
 
 def spread(mean: float, deviation: float, seeds: int) -> str:
@@ -45,9 +54,12 @@ def time_of(rows: Sequence[Row]) -> np.ndarray:
 
 
 def times(rows: Sequence[Row]) -> Table:
-    head = ["data set", "H", "Euler T, dt", "ms", "Heun T, dt", "ms", "Euler / Heun"]
-    say = lambda ms: spread(float(np.mean(ms)), float(np.std(ms)), len(ms))
-    return [head, *_by_solver(rows, lambda found: say(time_of(found)), _ratio_of_times)]
+    columns = ["ms", "gradients"]
+    head = ["data set", "H", "Euler T, dt", *columns, "Heun T, dt", *columns, "Euler / Heun, ms"]
+    spread_of = lambda ms: spread(float(np.mean(ms)), float(np.std(ms)), len(ms))
+    gradients = lambda found: f"{np.mean([row['evaluations'] for row in found]):.0f}"
+    say = lambda found: [spread_of(time_of(found)), gradients(found)]
+    return [head, *_by_solver(rows, say, _ratio_of_times)]
 
 
 def _ratio_of_times(euler: list[Row], heun: list[Row]) -> str:
@@ -58,14 +70,21 @@ def _ratio_of_times(euler: list[Row], heun: list[Row]) -> str:
 
 
 def accuracies(rows: Sequence[Row]) -> Table:
-    head = ["data set", "H", "Euler T, dt", "%", "Heun T, dt", "%", "Heun - Euler"]
-    say = lambda found: spread(*best_accuracy(found), len(group(found, "seed")))
+    """The highest of training, which is the paper's, and that at its end."""
+    columns = ["highest, %", "last, %"]
+    head = ["data set", "H", "Euler T, dt", *columns, "Heun T, dt", *columns, "Heun - Euler"]
+    measures = (best_accuracy, last_accuracy)
+    say = lambda found: [spread(*m(found), len(group(found, "seed"))) for m in measures]
     difference = lambda euler, heun: f"{best_accuracy(heun)[0] - best_accuracy(euler)[0]:+.2f}"
     return [head, *_by_solver(rows, say, difference)]
 
 
-def _by_solver(rows: Sequence[Row], say: Callable, compare: Callable) -> Table:
-    """A line for each network: what there is to say of either solver, and of both."""
+def _by_solver(
+    rows: Sequence[Row],
+    say: Callable[[list[Row]], list[str]],
+    compare: Callable[[list[Row], list[Row]], str],
+) -> Table:
+    """A line for each network: two things to say of either solver, and one of both."""
     lines = []
     for (dataset, hidden), found in group(rows, *NETWORK).items():
         solvers = {name: mine for (name,), mine in group(found, "solver").items()}
@@ -73,7 +92,7 @@ def _by_solver(rows: Sequence[Row], say: Callable, compare: Callable) -> Table:
         for solver in ("euler", "heun"):
             mine = solvers.get(solver, [])
             setting = [f"{row['t1']:g}, {row['dt']:g}" for row in mine[:1]]
-            line += [*setting, say(mine)] if mine else ["", "not run"]
+            line += [*setting, *say(mine)] if mine else ["", "not run", ""]
         both = compare(solvers["euler"], solvers["heun"]) if len(solvers) == 2 else ""
         lines.append([*line, both])
     return lines
@@ -83,7 +102,10 @@ def grid(rows: Sequence[Row]) -> Table:
     head = ["data set", "H", "solver", "highest mean %", "at T", "dt", "smallest T within 0.5 %"]
     lines = []
     for (dataset, hidden, solver), found in group(rows, *NETWORK, "solver").items():
-        values = {key: best_accuracy(mine)[0] for key, mine in group(found, "t1", "dt").items()}
+        settings = group(found, "t1", "dt")
+        seeds = {key: len(group(mine, "seed")) for key, mine in settings.items()}
+        complete = [key for key in settings if seeds[key] == max(seeds.values())]
+        values = {key: best_accuracy(settings[key])[0] for key in complete}
         (t1, dt), best = max(values.items(), key=lambda item: item[1])
         enough = min(key[0] for key, value in values.items() if value >= best - 0.5)
         lines.append(
@@ -98,13 +120,13 @@ def theory(rows: Sequence[Row]) -> Table:
     """
     head = [
         "data set", "T", "energy / theory, before", "after", "of the flow, before", "after",
-        "highest mean accuracy, %", "after", "closed form against convergence, relative",
+        "highest mean accuracy, %", "last", "closed form against convergence, relative",
         "gradient norm there",
     ]  # fmt: skip
     lines = []
     for (dataset, t1), found in group(rows, "dataset", "t1").items():
         ratios = [end for name in ENERGIES for end in _ends(relative_to_theory(found, name))]
-        accuracy = [best_accuracy(found)[0], over_seeds(found, "accuracy")[1][-1]]
+        accuracy = [best_accuracy(found)[0], last_accuracy(found)[0]]
         worst = [_worst(found, name) for name in ("error_of_theory", "gradient_norm")]
         line = [f"{t1:g}", *ratios, *(f"{a:.2f}" for a in accuracy), *worst]
         lines.append([dataset, *line])
