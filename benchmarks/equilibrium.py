@@ -45,6 +45,11 @@ from common import (
 import jpc
 
 PID = dfx.PIDController
+NETWORKS = {
+    "initial": "at initialisation",
+    "equilibrium": "trained at equilibrium",
+    "usual": "trained the usual way",
+}
 
 
 def methods() -> dict[str, dict[str, jpc.AbstractInference]]:
@@ -123,9 +128,9 @@ def trained(hidden: int, steps: int, act: str) -> dict[str, list]:
     equilibrium = predictive_coding(jpc.Equilibrium(chords=3, max_steps=0, throw=False))
     usual = predictive_coding(jpc.Descent(optax.sgd(0.1), 20, throw=False))
     return {
-        "at initialisation": layers,
-        "trained at equilibrium": train(equilibrium, layers, *data)(),
-        "trained the usual way": train(usual, layers, *data)(),
+        "initial": layers,
+        "equilibrium": train(equilibrium, layers, *data)(),
+        "usual": train(usual, layers, *data)(),
     }
 
 
@@ -246,6 +251,9 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=20, help="in one loop")
     parser.add_argument("--out", type=Path, default=Path("out"))
     parser.add_argument("--only", nargs="+", default=[""], help="methods whose name begins so")
+    parser.add_argument(
+        "--networks", nargs="+", default=list(NETWORKS), choices=NETWORKS, help="trained how"
+    )
     parser.add_argument("--act", default="tanh", help="the activation function")
     parser.add_argument("--plot", action="store_true", help="only draw what was measured before")
     args = parser.parse_args()
@@ -262,8 +270,9 @@ def main() -> None:
     rows = []
     for hidden in args.hidden:
         networks = trained(hidden, args.steps, args.act)
-        calls = compiled(args.only, args.batches, networks["at initialisation"], x, y)
-        for kind, layers in networks.items():
+        calls = compiled(args.only, args.batches, networks["initial"], x, y)
+        for name in args.networks:
+            kind, layers = NETWORKS[name], networks[name]
             print(f"\n{hidden} hidden layers, {kind}")
             for row in measure(calls, layers, x, y, args.repeats):
                 rows.append(dict(hidden=hidden, network=kind, **row))
@@ -272,8 +281,8 @@ def main() -> None:
                     if "error" in row
                     else ""
                 )
-                name = f"{row['method']} {row['setting']}"
-                print(f"  {name:36s} {row['ms']:9.3f} ms {row['ratio']:8.2f} x  {accuracy}")
+                label = f"{row['method']} {row['setting']}"
+                print(f"  {label:36s} {row['ms']:9.3f} ms {row['ratio']:8.2f} x  {accuracy}")
             write(rows, args.out)
             compare([r for r in rows if (r["hidden"], r["network"]) == (hidden, kind)])
     try:
