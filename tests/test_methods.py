@@ -52,6 +52,22 @@ def test_methods_report_the_same(name):
     assert [z.shape for z in free(inferred)] == [z.shape for z in PROBLEM.hidden]
 
 
+@pytest.mark.parametrize("method", [jpc.GradientFlow(), jpc.Descent(SGD), jpc.Equilibrium()])
+def test_a_method_is_compiled_once(method):
+    """Also if it is called by itself, outside of `jax.jit`."""
+    traced = []
+
+    def loss(y, f):
+        traced.append(None)
+        return jpc.squared_error(y, f)
+
+    energy, (params, nodes, clamps) = jpc.PCEnergy(loss=loss), PROBLEM.posed()
+    method(energy, params, nodes, clamps)
+    once = len(traced)
+    method(energy, params, jax.tree.map(lambda z: 0.5 * z, nodes), clamps)
+    assert len(traced) == once > 0
+
+
 # --- Descent ---
 
 
