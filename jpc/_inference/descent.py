@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from .._checks import checked_jit
 from .._metrics import tree_norm
 from .._types import Nodes, Number, Scalar
 from .base import (
@@ -43,7 +44,7 @@ class Descent(AbstractInference):
         if self.steps < 1:
             raise ValueError(f"Descent needs at least one step, got steps={self.steps}.")
 
-    @eqx.filter_jit
+    @checked_jit
     def __call__(self, energy, params, nodes, clamps, *, record=None, key=None):
         if record is not None and record.ts is not None:
             raise ValueError("Descent has steps but no time: record every step.")

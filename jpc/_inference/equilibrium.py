@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
+from .._checks import checked_jit
 from .._metrics import tree_norm
 from .._types import Clamps, Nodes, Number
 from .base import RESULTS, AbstractInference, Inferred, conclude, examples, gradient_norm
@@ -57,7 +58,7 @@ class Equilibrium(AbstractInference):
         if self.shared is not None and self.shared < 1:
             raise ValueError(f"shared must be at least one example, or None: got {self.shared}.")
 
-    @eqx.filter_jit
+    @checked_jit
     def __call__(self, energy, params, nodes, clamps, *, record=None, key=None):
         if record is not None:
             raise ValueError("Equilibrium has no dynamics to record: use GradientFlow.")

@@ -8,6 +8,7 @@ import jax.random as jr
 import lineax as lx
 from jaxtyping import PyTree
 
+from .._checks import checked_jit
 from .._types import Number
 from .base import (
     RESULTS,
@@ -51,7 +52,7 @@ class Langevin(AbstractInference):
         for name in ("t1", "dt", "temperature", "preconditioner", "max_steps"):
             check_positive(name, getattr(self, name))
 
-    @eqx.filter_jit
+    @checked_jit
     def __call__(self, energy, params, nodes, clamps, *, record=None, key=None):
         if key is None:
             raise ValueError("Langevin dynamics are random: give a key.")

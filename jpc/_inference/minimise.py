@@ -3,6 +3,7 @@ import jax
 import jax.numpy as jnp
 import optimistix as optx
 
+from .._checks import checked_jit
 from .base import RESULTS, AbstractInference, Inferred, conclude, examples, gradient_norm
 
 
@@ -23,7 +24,7 @@ class Minimise(AbstractInference):
     together: bool = eqx.field(static=True, default=False)
     throw: bool = eqx.field(static=True, default=True)
 
-    @eqx.filter_jit
+    @checked_jit
     def __call__(self, energy, params, nodes, clamps, *, record=None, key=None):
         if record is not None:
             raise ValueError("Minimise keeps no record of its steps: use GradientFlow or Descent.")
