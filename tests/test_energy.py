@@ -215,8 +215,14 @@ def test_accuracy_is_in_percent():
 
 
 def test_number_of_precisions_must_be_that_of_layers():
-    with pytest.raises(ValueError, match=r"2 precisions.*3 layers"):
-        jpc.PCEnergy(precision=[1.0, 2.0])(*PROBLEM.posed())
+    for two in ([1.0, 2.0], jnp.ones(2)):
+        with pytest.raises(ValueError, match=r"2 precisions.*3 layers"):
+            jpc.PCEnergy(precision=two)(*PROBLEM.posed())
+
+
+def test_precisions_may_be_an_array():
+    in_array = jpc.PCEnergy(precision=jnp.array([1.0, 2.0, 3.0]))(*PROBLEM.posed())
+    assert_close(in_array, jpc.PCEnergy(precision=[1.0, 2.0, 3.0])(*PROBLEM.posed()))
 
 
 # --- every energy ---

@@ -528,3 +528,72 @@ def test_only_the_ends_are_clamped(end):
 def test_misuse_is_named(kwargs, message):
     with pytest.raises(ValueError, match=message):
         jpc.Equilibrium(**kwargs)
+
+
+# --- what it does not do, and corners ---
+
+
+def test_it_says_that_it_cannot_be_differentiated():
+    problem = make_problem(sizes=SIZES)
+    layers, nodes, clamps = pose(problem)
+    after = lambda method: (
+        lambda layers: pc(1.0, 1.0, 1.0)(
+            layers, method(pc(1.0, 1.0, 1.0), layers, nodes, clamps).nodes, clamps
+        )
+    )
+    with pytest.raises(TypeError, match=r"cannot be differentiated.*max_steps=0"):
+        eqx.filter_grad(after(jpc.Equilibrium()))(layers)
+    gradient = jax.tree.leaves(eqx.filter_grad(after(CHORDS))(layers))
+    assert any(np.any(g != 0) for g in gradient)
+
+
+def free_pose(sizes=SIZES):
+    problem = make_problem(sizes=sizes)
+    layers, (_, *nodes), (_, *clamps) = pose(problem)
+    return layers, [problem.x, *nodes], [None, *clamps]
+
+
+def test_two_priors_are_one():
+    posed, prior = free_pose(), jpc.GaussianPrior
+    one, two = jpc.PCEnergy() + prior(0.75), jpc.PCEnergy() + prior(0.5) + prior(0.25)
+    found, expected = (infer(jpc.Equilibrium(rtol=1e-9), e, *posed) for e in (two, one))
+    assert_close(jax.tree.leaves(found.nodes), jax.tree.leaves(expected.nodes))
+    assert np.all(found.stats["gradient_norm"] < 1e-8)
+
+
+def test_a_prior_of_nothing_is_none():
+    posed = free_pose()
+    flat, none = jpc.PCEnergy() + jpc.GaussianPrior(0.0), jpc.PCEnergy()
+    found, expected = (infer(jpc.Equilibrium(rtol=1e-9), e, *posed) for e in (flat, none))
+    assert_close(jax.tree.leaves(found.nodes), jax.tree.leaves(expected.nodes))
+
+
+def test_nothing_is_learned_from_what_is_not_finite():
+    layers, nodes, clamps = pose(make_problem(sizes=(3, 4, 4, 2)))
+    with pytest.raises(RuntimeError, match="What there is to learn is not finite"):
+        infer(jpc.Equilibrium(), jpc.PCEnergy(precision=[1.0, 0.0, 1.0]), layers, nodes, clamps)
+
+
+def test_a_free_input_of_one_layer():
+    """Ridge regression."""
+    problem = make_problem(sizes=(2, 3))
+    (weight,) = (np.asarray(w) for w in problem.weights)
+    energy = jpc.PCEnergy() + jpc.GaussianPrior(0.5)
+    posed = (problem.layers, *jpc.clamp([problem.x], problem.y))
+    inferred = infer(jpc.Equilibrium(rtol=1e-9), energy, *posed)
+    ridge = np.linalg.solve(weight.T @ weight + 0.5 * np.eye(2), weight.T @ problem.y.T).T
+    assert_close(inferred.nodes[0], ridge)
+
+
+def test_chords_that_are_not_taken_are_not_counted():
+    posed = pose(make_problem(sizes=SIZES))
+    steps = [
+        infer(jpc.Equilibrium(chords=k, dense=0), jpc.PCEnergy(), *posed).stats["steps"]
+        for k in (0, 5)
+    ]
+    assert_close(*steps)
+
+
+def test_a_tolerance_is_positive():
+    with pytest.raises(ValueError, match="rtol must be a positive number, got -1"):
+        jpc.Equilibrium(rtol=-1)

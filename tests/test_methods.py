@@ -1,7 +1,9 @@
 """Descent, minimisers, Langevin dynamics, and energies in the coordinates of their errors."""
 
+import dataclasses
 import functools as ft
 
+import diffrax as dfx
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -68,6 +70,30 @@ def test_a_method_is_compiled_once(method):
     assert len(traced) == once > 0
 
 
+@pytest.mark.parametrize(
+    "method", [jpc.Descent(optax.sgd(1e100), throw=False), jpc.Langevin(5000.0, 5.0, throw=False)]
+)
+def test_what_is_not_a_number_is_not_called_small(method):
+    layers, nodes, clamps = PROBLEM.posed()
+    inferred = method(PC, layers, nodes, clamps, key=jr.key(0))
+    assert ended(inferred, jpc.RESULTS.diverged)
+    assert not np.any(np.isfinite(inferred.stats["gradient_norm"]))
+    with pytest.raises(RuntimeError, match="z_1 is not finite"):
+        dataclasses.replace(method, throw=True)(PC, layers, nodes, clamps, key=jr.key(0))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: jpc.Descent(0.1), r"an Optax optimiser, such as optax.sgd\(0.1\): got 0.1"),
+        (lambda: jpc.Minimise(SGD), "an Optimistix minimiser.*Optax optimisers are for Descent"),
+    ],
+)
+def test_the_wrong_kind_of_optimiser(make, message):
+    with pytest.raises(TypeError, match=message):
+        make()
+
+
 # --- Descent ---
 
 
@@ -128,6 +154,13 @@ def test_a_minimiser_may_run_out_of_steps():
     inferred = infer(minimise, PC, *PROBLEM.posed())
     assert ended(inferred, jpc.RESULTS.max_steps_reached)
     assert np.all(inferred.stats["steps"] == 3)
+
+
+def test_a_minimiser_that_gets_no_further_is_not_there():
+    slow = jpc.Minimise(optx.GradientDescent(1e-7, 1e-6, 1e-6))
+    inferred = infer(slow, PC, *PROBLEM.posed())
+    assert ended(inferred, jpc.RESULTS.stopped_early)
+    assert np.all(inferred.stats["gradient_norm"] > 1e-2)
 
 
 def test_a_minimiser_keeps_no_record():
@@ -201,6 +234,16 @@ def test_samples_are_those_of_the_key_and_the_times():
     assert_close(last, first)
     assert abs(np.corrcoef(earlier[:, 0], last[:, 0])[0, 1]) < 0.5
     assert_close(one.trajectory.ts, np.repeat([[2.0], [T1]], CHAINS, axis=1))
+
+
+@pytest.mark.parametrize("solver", [dfx.Heun(), dfx.ShARK(), dfx.SEA()])
+def test_solvers_need_more_or_less_of_a_path(solver):
+    """From one path, they are close at the end."""
+    run = lambda solver: infer(
+        jpc.Langevin(1.0, 0.01, solver=solver), PC, *PROBLEM.posed(), key=jr.key(0)
+    )
+    ravelled = lambda solver: np.concatenate([z.ravel() for z in free(run(solver))])
+    assert np.corrcoef(ravelled(dfx.Euler()), ravelled(solver))[0, 1] > 0.9
 
 
 def test_langevin_needs_a_key_and_times():

@@ -44,9 +44,12 @@ def as_chain(energy: AbstractEnergy) -> Chain:
     match energy:
         case PCEnergy():
             return Chain(energy, None, ())
-        case AddEnergy(first=first, second=GaussianPrior() as prior):
+        case AddEnergy(first=first, second=GaussianPrior(coefficient=coefficient) as prior):
             chain = as_chain(first)
-            return Chain(chain.energy, prior, chain.rest)
+            if chain.prior is not None:  # The sum of two is one.
+                prior = GaussianPrior(chain.prior.coefficient + coefficient)
+            flat = isinstance(prior.coefficient, int | float) and prior.coefficient == 0
+            return Chain(chain.energy, None if flat else prior, chain.rest)
         case AddEnergy(first=first, second=(WeightDecay() | SpectralPenalty()) as penalty):
             chain = as_chain(first)
             return Chain(chain.energy, chain.prior, (*chain.rest, penalty))

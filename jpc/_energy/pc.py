@@ -1,6 +1,9 @@
 from collections.abc import Sequence
+from typing import Any, cast
 
 import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from .._stack import predict
 from .._types import Clamps, Layers, Loss, Nodes, Number, Scalar
@@ -22,18 +25,19 @@ class PCEnergy(AbstractEnergy):
     """
 
     loss: Loss = squared_error
-    precision: Number | Sequence[Number] = 1.0
+    precision: Number | Sequence[Number] | Float[Array, " layers"] = 1.0
 
     def precisions(self, depth: int) -> Sequence[Number]:
         """The precision of each layer of a chain of that depth."""
-        if not isinstance(self.precision, Sequence):
+        if not isinstance(self.precision, Sequence) and jnp.ndim(self.precision) == 0:
             return [self.precision] * depth
-        if len(self.precision) != depth:
+        precisions = list(cast(Any, self.precision))
+        if len(precisions) != depth:
             raise ValueError(
-                f"PCEnergy has {len(self.precision)} precisions, but the network has {depth} "
+                f"PCEnergy has {len(precisions)} precisions, but the network has {depth} "
                 "layers: give one number, or one per layer."
             )
-        return self.precision
+        return precisions
 
     def terms(self, params: Layers, nodes: Nodes, clamps: Clamps) -> list[Scalar]:
         states = eqx.combine(nodes, clamps)

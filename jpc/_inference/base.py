@@ -82,7 +82,8 @@ class Inferred(eqx.Module):
     - `nodes`: the inferred states.
     - `result`: how inference ended for each example, a member of [`jpc.RESULTS`][].
     - `stats`: a dictionary with, for each example, the number of `steps`, of gradient
-        `evaluations`, and the relative norm of the activity gradient at the end,
+        `evaluations` (one for each step of a line search, a minimiser or a Gauss-Newton method,
+        whatever it does inside), and the relative norm of the activity gradient at the end,
         `gradient_norm`: $\lVert \nabla_z F \rVert / \lVert z \rVert$. A flow adds its final
         time `t1`, and how many steps its controller `rejected`.
     - `trajectory`: a [`jpc.Trajectory`][], if one was asked for.
@@ -148,7 +149,7 @@ def gradient_norm(
         grads = jax.grad(energy.example, argnums=1)(params, nodes, clamps)
         size = tree_norm(nodes)
         norm = tree_norm(grads)
-        return jnp.where(norm > 0, norm / jnp.where(size > 0, size, 1), 0)
+        return norm / jnp.where(size > 0, size, 1)
 
     return jax.vmap(ratio)(nodes, clamps)
 
@@ -168,7 +169,8 @@ def conclude(
     def one(nodes, result, before, after):
         # An adaptive solver that hops around equilibrium may end a little above its start.
         slack = 0.1 * (1 + jnp.abs(before))
-        result = RESULTS.where(after <= before + slack, result, RESULTS.diverged)
+        okay = (after <= before + slack) & jnp.isfinite(after)
+        result = RESULTS.where(okay, result, RESULTS.diverged)
         failed = (result == RESULTS.diverged) | (result == RESULTS.max_steps_reached)
         return raise_if_failed(result, failed, nodes) if throw else nodes, result
 

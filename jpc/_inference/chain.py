@@ -192,7 +192,7 @@ class ErrorChain(eqx.Module):
         coordinates = lambda free: [free[0], *self.errors(whole(free))]
 
         def potential(free: Nodes) -> Scalar:
-            z = free[-1] if self.runs[-1:] == (1,) else free[-1][-1]
+            z = free[-1] if self.runs[-1:] in ((), (1,)) else free[-1][-1]
             return self._sum(coordinates(free), clamps, apply(self.last, z))
 
         size = _at_least(jnp.linalg.norm(self.own(v)))

@@ -8,7 +8,7 @@ import optax
 
 from .._checks import checked_jit
 from .._metrics import tree_norm
-from .._types import Nodes, Number, Scalar
+from .._types import Given, Nodes, Number, Scalar
 from .base import (
     RESULTS,
     AbstractInference,
@@ -35,12 +35,16 @@ class Descent(AbstractInference):
     - `throw`: whether divergence raises an error.
     """
 
-    optim: optax.GradientTransformation
+    optim: Given[optax.GradientTransformation]
     steps: int = eqx.field(static=True, default=20)
     rtol: Number = 0.0
     throw: bool = eqx.field(static=True, default=True)
 
     def __check_init__(self):
+        if not hasattr(self.optim, "update"):
+            raise TypeError(
+                f"Descent needs an Optax optimiser, such as optax.sgd(0.1): got {self.optim!r}."
+            )
         if self.steps < 1:
             raise ValueError(f"Descent needs at least one step, got steps={self.steps}.")
 

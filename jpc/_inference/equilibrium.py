@@ -7,10 +7,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from .._checks import checked_jit
+from .._checks import checked_jit, raise_if_not_finite
 from .._metrics import tree_norm
 from .._types import Clamps, Nodes, Number
-from .base import RESULTS, AbstractInference, Inferred, conclude, examples, gradient_norm
+from .base import (
+    RESULTS,
+    AbstractInference,
+    Inferred,
+    check_positive,
+    conclude,
+    examples,
+    gradient_norm,
+)
 from .chain import ErrorChain, Found, ravel
 
 _DEEP = 16  # From here on chords are a loop, for a short first call; a loop of few layers is slow.
@@ -25,8 +33,8 @@ class Equilibrium(AbstractInference):
     Gauss-Newton steps of their own, and if that does not do because units sit at the kinks of
     rectifiers, by Newton steps that hold those units. No example ends at a higher energy than it
     started from.
-    Learning uses the errors that were solved for. Gradients through it are those of the
-    iterations, not of the implicit function theorem.
+    Learning uses the errors that were solved for. It cannot be differentiated, but with
+    `max_steps=0`, where gradients are those of the chords, not of the implicit function theorem.
 
     **Arguments:**
 
@@ -55,6 +63,7 @@ class Equilibrium(AbstractInference):
     def __check_init__(self):
         if self.chords < 0 or self.max_steps < 0 or self.chords + self.max_steps == 0:
             raise ValueError("Equilibrium needs at least one chord or damped step.")
+        check_positive("rtol", self.rtol)
         if self.shared is not None and self.shared < 1:
             raise ValueError(f"shared must be at least one example, or None: got {self.shared}.")
 
@@ -81,7 +90,8 @@ class Equilibrium(AbstractInference):
             okay = after <= before + blur
             done = okay & (found.gap <= self.rtol)
             damp = lambda *args: self._damp_if_needed(chain, compact, *args)
-            damped = lambda: end(jax.vmap(damp)(found, nodes, clamps, okay, done))
+            start = lambda: (_undifferentiable(found), nodes, clamps, okay, done)
+            damped = lambda: end(jax.vmap(damp)(*start()))
             undamped = (found, ended, after)
             found, ended, after = jax.lax.cond(jnp.all(done), lambda: undamped, damped)
         result = jax.vmap(_result)((after <= before + blur) & (found.gap <= self.rtol))
@@ -95,6 +105,8 @@ class Equilibrium(AbstractInference):
         norms = gradient_norm(energy, params, ended, clamps)
         stats["gradient_norm"] = jnp.where(okay & found.kinks, held, norms)
         lesson = None if chain.local is None else (chain.local, jax.vmap(chain.lesson)(found))
+        if self.throw and lesson is not None:
+            ended = raise_if_not_finite({"What there is to learn": lesson[1]}, ended)
         return Inferred(ended, result, stats, lesson=lesson)
 
     def prepare(self, energy, params, nodes, clamps) -> "Equilibrium":
@@ -189,7 +201,20 @@ class Equilibrium(AbstractInference):
         v, energy, _, gap, steps, _ = jax.lax.while_loop(unfinished, body, state)
         solvable = chain.definite and chain.outputs <= self.dense
         lam = chain.solve(v, clamps) if solvable else None
-        return v, energy, lam, gap, steps + self.chords
+        return v, energy, lam, gap, steps + (self.chords if solvable else 0)
+
+
+@jax.custom_jvp
+def _undifferentiable(found: Found) -> Found:
+    return found
+
+
+@_undifferentiable.defjvp
+def _(*_):
+    raise TypeError(
+        "Equilibrium cannot be differentiated: its damped steps have no derivative. Use "
+        "Equilibrium(max_steps=0), which is its chords alone, or GradientFlow or Descent."
+    )
 
 
 class _Progress(NamedTuple):
@@ -223,7 +248,7 @@ def _relative(old: Any, new: Any) -> Array:
     """The distance of two trees, relative to the second."""
     old, new = ravel(old), ravel(new)
     change = jnp.linalg.norm(new - old)
-    return jnp.where(change > 0, change / jnp.linalg.norm(new), 0.0)
+    return jnp.where(change == 0, 0.0, change / jnp.linalg.norm(new))
 
 
 def _result(converged: Array) -> RESULTS:

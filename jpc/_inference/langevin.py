@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import lineax as lx
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
-from .._checks import checked_jit
+from .._checks import checked_jit, raise_if_not_finite
 from .._types import Number
 from .base import (
     RESULTS,
@@ -37,8 +37,9 @@ class Langevin(AbstractInference):
     - `temperature`: $T$.
     - `preconditioner`: $M$, a positive number, or one for each node in a tree like the nodes.
         It changes the speed and not the distribution.
-    - `solver`: any Diffrax solver for Stratonovich or Ito SDEs with additive noise.
+    - `solver`: a Diffrax solver for SDEs with additive noise, such as `Euler`, `Heun` or `ShARK`.
     - `max_steps`: an error when more are needed.
+    - `throw`: whether states that are not finite raise an error.
     """
 
     t1: Number = 100.0
@@ -47,6 +48,7 @@ class Langevin(AbstractInference):
     preconditioner: PyTree = 1.0
     solver: dfx.AbstractSolver = dfx.Euler()
     max_steps: int = eqx.field(static=True, default=1_000_000)
+    throw: bool = eqx.field(static=True, default=True)
 
     def __check_init__(self):
         for name in ("t1", "dt", "temperature", "preconditioner", "max_steps"):
@@ -66,8 +68,10 @@ class Langevin(AbstractInference):
         values = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), way)
         times = jnp.broadcast_to(ts[:, None], (*ts.shape, batch))
         trajectory = Trajectory(times, values, jnp.asarray(ts.shape[0]))
-        result = jax.vmap(lambda _: RESULTS.stopped_early)(steps)
         norm = gradient_norm(energy, params, end, clamps)
+        result = jax.vmap(_result)(norm)
+        if self.throw:
+            end = raise_if_not_finite({f"z_{i}": z for i, z in enumerate(end)}, end)
         stats = {"steps": steps, "evaluations": steps, "gradient_norm": norm}
         return Inferred(end, result, stats, trajectory)
 
@@ -83,7 +87,10 @@ class Langevin(AbstractInference):
 
         noise = jax.tree.map(lambda m: jnp.sqrt(2 * self.temperature * m), speed)
         shape = jax.tree.map(lambda z: jax.ShapeDtypeStruct(z.shape, z.dtype), nodes)
-        path = dfx.VirtualBrownianTree(0.0, self.t1, tol=self.dt / 2, shape=shape, key=key)
+        path = dfx.VirtualBrownianTree(
+            0.0, self.t1, tol=self.dt / 2, shape=shape, key=key,
+            levy_area=_levy_area(self.solver),
+        )  # fmt: skip
         diffusion = dfx.ControlTerm(lambda t, z, args: lx.DiagonalLinearOperator(noise), path)
         keep = lambda t, z, args: fn(params, z, clamps)
         solution = dfx.diffeqsolve(
@@ -98,3 +105,14 @@ class Langevin(AbstractInference):
         )
         end, way = cast(Any, solution.ys)
         return jax.tree.map(lambda z: z[0], end), way, solution.stats["num_steps"]
+
+
+def _levy_area(solver: dfx.AbstractSolver) -> Any:
+    """What a solver needs to know of a Brownian path: its increments, or more."""
+    least = getattr(solver, "minimal_levy_area", dfx.AbstractBrownianIncrement)
+    kinds = (dfx.BrownianIncrement, dfx.SpaceTimeLevyArea, dfx.SpaceTimeTimeLevyArea)
+    return next(kind for kind in kinds if issubclass(kind, least))
+
+
+def _result(norm: Array) -> RESULTS:
+    return RESULTS.where(jnp.isfinite(norm), RESULTS.stopped_early, RESULTS.diverged)

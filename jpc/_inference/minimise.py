@@ -2,8 +2,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optimistix as optx
+from jaxtyping import Array
 
 from .._checks import checked_jit
+from .._types import Given
 from .base import RESULTS, AbstractInference, Inferred, conclude, examples, gradient_norm
 
 
@@ -19,10 +21,17 @@ class Minimise(AbstractInference):
     - `throw`: whether divergence and `max_steps` raise an error.
     """
 
-    solver: optx.AbstractMinimiser = optx.BFGS(rtol=1e-6, atol=1e-6)
+    solver: Given[optx.AbstractMinimiser] = optx.BFGS(rtol=1e-6, atol=1e-6)
     max_steps: int = eqx.field(static=True, default=1000)
     together: bool = eqx.field(static=True, default=False)
     throw: bool = eqx.field(static=True, default=True)
+
+    def __check_init__(self):
+        if not isinstance(self.solver, optx.AbstractMinimiser):
+            raise TypeError(
+                "Minimise needs an Optimistix minimiser, such as optimistix.BFGS(1e-6, 1e-6): got "
+                f"a {type(self.solver).__name__}. Optax optimisers are for Descent."
+            )
 
     @checked_jit
     def __call__(self, energy, params, nodes, clamps, *, record=None, key=None):
@@ -44,10 +53,18 @@ class Minimise(AbstractInference):
             one = lambda n, c: solve(lambda z: energy.example(params, z, c), n)
             end, result, steps = jax.vmap(one)(nodes, clamps)
         before, after = (examples(energy, params, z, clamps) for z in (nodes, end))
+        norms = [gradient_norm(energy, params, z, clamps) for z in (nodes, end)]
+        result = jax.vmap(_confirm)(result, *norms)
         end, result = conclude(end, result, before, after, throw=self.throw)
-        stats = {"steps": steps, "evaluations": steps}
-        stats["gradient_norm"] = gradient_norm(energy, params, end, clamps)
+        stats = {"steps": steps, "evaluations": steps, "gradient_norm": norms[1]}
         return Inferred(end, result, stats)
+
+
+def _confirm(result: RESULTS, before: Array, after: Array) -> RESULTS:
+    """A minimiser ends when it gets no further, which need not be at a minimum."""
+    there = after <= jnp.maximum(1e-2 * before, jnp.sqrt(jnp.finfo(after.dtype).eps))
+    stuck = (result == RESULTS.successful) & ~there
+    return RESULTS.where(stuck, RESULTS.stopped_early, result)
 
 
 def _translate(result: optx.RESULTS) -> RESULTS:
