@@ -19,7 +19,13 @@ import jpc
 
 with install_import_hook("jpc.experiments", "beartype.beartype"):
     from jpc.cli.app import app
-    from jpc.experiments import FIGURES, SIZES, _run as run_module, _tables as tables
+    from jpc.experiments import (
+        FIGURES,
+        SIZES,
+        _run as run_module,
+        _tables as tables,
+        _train as train_module,
+    )
     from jpc.experiments._cell import Cell, Store
     from jpc.experiments._methods import paper_flow
     from jpc.experiments._run import plan
@@ -334,6 +340,17 @@ def test_times_are_taken_and_accuracies_kept(out):
     assert [float(row["ms"]) > 0 for row in rows] == [True] * len(rows)
     assert {row["step"] for row in rows} == {"0", "3", "6"}
     assert all(0 <= float(row["accuracy"]) <= 100 for row in rows)
+
+
+@pytest.mark.parametrize(("times", "median"), [((5.0, 1.0, 2.0), 2.0), ((300.0,), 300.0)])
+def test_a_time_is_the_median_of_three_unless_it_is_long(monkeypatch, times, median):
+    taken = iter(times)
+    monkeypatch.setattr(train_module, "timed", lambda call: (next(taken), call()))
+    data = stack_data(("digits",))
+    ensemble, members = assemble([CELL], data, ("digits",))
+    member = jax.tree.map(lambda x: x[0], members)
+    ms, evaluations = train_module.time_inference(ensemble, data, member, jnp.asarray(1))
+    assert (ms, int(evaluations), list(taken)) == (median, 5, [])
 
 
 def test_the_closed_form_is_the_energy_at_convergence(out):

@@ -82,8 +82,8 @@ class Inferred(eqx.Module):
     - `nodes`: the inferred states.
     - `result`: how inference ended for each example, a member of [`jpc.RESULTS`][].
     - `stats`: a dictionary with, for each example, the number of `steps`, of gradient
-        `evaluations` (one for each step of a line search, a minimiser or a Gauss-Newton method,
-        whatever it does inside), and the relative norm of the activity gradient at the end,
+        `evaluations` (a line search, and whatever a minimiser or a Gauss-Newton method does in
+        a step, counts as one), and the relative norm of the activity gradient at the end,
         `gradient_norm`: $\lVert \nabla_z F \rVert / \lVert z \rVert$. A flow adds its final
         time `t1`, and how many steps its controller `rejected`.
     - `trajectory`: a [`jpc.Trajectory`][], if one was asked for.

@@ -90,8 +90,8 @@ class Equilibrium(AbstractInference):
             okay = after <= before + blur
             done = okay & (found.gap <= self.rtol)
             damp = lambda *args: self._damp_if_needed(chain, compact, *args)
-            start = lambda: (_undifferentiable(found), nodes, clamps, okay, done)
-            damped = lambda: end(jax.vmap(damp)(*start()))
+            rest = (nodes, clamps, okay, done)
+            damped = lambda: end(jax.vmap(damp)(_undifferentiable(found), *rest))
             undamped = (found, ended, after)
             found, ended, after = jax.lax.cond(jnp.all(done), lambda: undamped, damped)
         result = jax.vmap(_result)((after <= before + blur) & (found.gap <= self.rtol))

@@ -84,13 +84,16 @@ class Store:
             self._found[cell] = dict(rows=rows, where=where)
         return whole
 
-    def has(self, cell: Cell, here: Mapping[str, str] | None = None) -> bool:
-        """Whether there is something of a cell; or if `here` is given, whether it is done: all
-        that is measured today, to the precision of this machine, and if it is about time, on one
-        like it.
+    def has(self, cell: Cell) -> bool:
+        """Whether there is something of a cell."""
+        return cell in self._found
+
+    def is_done(self, cell: Cell, here: Mapping[str, str]) -> bool:
+        """Whether a cell has all that is measured today, to the precision of this machine,
+        `here`, and if it is about time, from one like it.
         """
-        if cell not in self._found or here is None:
-            return cell in self._found
+        if not self.has(cell):
+            return False
         rows, where = self._found[cell]["rows"], self._found[cell]["where"]
         names = ("products", "device") if cell.measure in ("time", "gap") else ("products",)
         complete = bool(rows) and COLUMNS[cell.measure] <= rows[-1].keys()

@@ -69,7 +69,7 @@ def reproduce(
         wanted = {cell.dataset for cell in cells if only(cell)}
         missing = _fetch(wanted, download=size == "full")
         mine = [cell for cell in cells if only(cell) and cell.dataset not in missing]
-        jobs = plan([cell for cell in mine if not store.has(cell, _where())])
+        jobs = plan([cell for cell in mine if not store.is_done(cell, _where())])
         _run(jobs, store, minutes, progress)
     return write_report(name, figure, size, cells, store, out, missing)
 
