@@ -157,7 +157,7 @@ class Call(NamedTuple):
 
 def compiled(only: list[str], count: int, layers, x, y) -> dict[tuple[str, str], Call]:
     """All methods; `count` batches for the fast ones, 1 for the others."""
-    calls = {("backpropagation", ""): Call(backprop, count)}
+    found = {("backpropagation", ""): (backprop, count)}
     special = {
         "SGD 0.1 in the errors": in_errors,
         "Equilibrium, S of another batch": with_another_matrix,
@@ -168,30 +168,32 @@ def compiled(only: list[str], count: int, layers, x, y) -> dict[tuple[str, str],
         how = special.get(family, in_states)
         for name, method in members.items():
             fast = name.endswith(("chords", "steps"))
-            calls[family, name] = Call(how(method), count if fast else 1)
-    compile_loop = lambda function: function.lower(layers, x, y).compile()
-    loop = lambda call: eqx.filter_jit(over_batches(call.function, call.count))
-    return in_parallel(lambda call: call._replace(function=compile_loop(loop(call))), calls)
+            found[family, name] = (how(method), count if fast else 1)
+
+    def compile_one(pair) -> Call:
+        loop = eqx.filter_jit(over_batches(*pair))
+        return Call(loop.lower(layers, x, y).compile(), pair[1])
+
+    return in_parallel(compile_one, found)
 
 
 def time_all(calls: dict[Any, Call], data, repeats: int) -> tuple[dict, dict]:
     """The median time of each for one batch, taken in turns after a first call, and what that
     returned.
     """
-    first = {name: timed(call.function, *data) for name, call in calls.items()}
+    answers = {n: jax.block_until_ready(c.function(*data)) for n, c in calls.items()}
     times = {name: [] for name in calls}
     for _ in range(repeats):
         for name, call in calls.items():
             if sum(times[name]) * call.count < 10:  # Slow ones are timed once or twice.
-                times[name].append(timed(call.function, *data)[0] / call.count)
-    answers = {name: answer for name, (_, answer) in first.items()}
+                times[name].append(timed(call.function, *data) / call.count)
     return {name: statistics.median(values) for name, values in times.items()}, answers
 
 
-def timed(call, *args) -> tuple[float, Any]:
+def timed(call, *args) -> float:
     begin = time.perf_counter()
-    answer = jax.block_until_ready(call(*args))
-    return time.perf_counter() - begin, answer
+    jax.block_until_ready(call(*args))
+    return time.perf_counter() - begin
 
 
 def measure(calls, layers, x, y, repeats: int) -> list[dict]:
