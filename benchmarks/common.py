@@ -15,6 +15,7 @@ import optax
 
 import jpc
 import jpc.data
+from jpc._layer import feedforward_batch
 
 BATCH = 64
 
@@ -53,8 +54,7 @@ def backprop(layers, x, y):
 
 
 def start(layers, x, y):
-    activities = jax.vmap(lambda z: jpc.feedforward(layers, z))(x)
-    return jpc.clamp(activities[:-1], y, x)
+    return jpc.clamp(feedforward_batch(layers, x)[:-1], y, x)
 
 
 def in_states(inference: jpc.AbstractInference):
@@ -136,6 +136,12 @@ def interleaved(functions: dict, repeats: int = 5) -> dict[str, float]:
             jax.block_until_ready(eqx.filter(function(), eqx.is_array))
             times[name].append(time.perf_counter() - begin)
     return {name: statistics.median(values) for name, values in times.items()}
+
+
+def to_double(tree):
+    """Inside of `jax.enable_x64(True)`: its arrays in float64."""
+    double = lambda a: jnp.asarray(np.asarray(a), jnp.float64) if eqx.is_array(a) else a
+    return jax.tree.map(double, tree)
 
 
 def relative_error(one, other) -> tuple[float, float]:

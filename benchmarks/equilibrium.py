@@ -25,7 +25,6 @@ import diffrax as dfx
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 import optimistix as optx
 from common import (
@@ -39,6 +38,7 @@ from common import (
     predictive_coding,
     relative_error,
     start,
+    to_double,
     train,
 )
 
@@ -117,8 +117,7 @@ exact = eqx.filter_jit(in_states(jpc.Equilibrium(rtol=1e-10, throw=False)))
 def reference(layers, x, y) -> tuple:
     """The learning gradient and the energy at equilibrium, and the energy at the start."""
     with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):
-        double = lambda a: jnp.asarray(np.asarray(a), jnp.float64) if eqx.is_array(a) else a
-        layers, x, y = jax.tree.map(double, (layers, x, y))
+        layers, x, y = to_double((layers, x, y))
         gradient, energy = exact(layers, x, y)
         return gradient, float(energy), float(jpc.PCEnergy()(layers, *start(layers, x, y)))
 

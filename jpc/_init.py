@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, PRNGKeyArray
 
 from ._checks import checked_jit, raise_if_not_finite
-from ._layer import check_sizes, choice, feedforward, show, split_key
+from ._layer import check_sizes, choice, feedforward_batch, show, split_key
 from ._options import Options, Params, Setup, Skips, check_model, data, network, number, setup
 from ._types import Given, Layers, Number
 
@@ -43,7 +43,7 @@ def init_activities_with_ffwd(
 def ffwd(setup: Setup, params: Params, input: Array) -> list[Array]:
     input = raise_if_not_finite({"input": input}, input)
     layers, _ = network(setup, params, input)
-    return jax.vmap(lambda z: feedforward(layers, z))(input)
+    return feedforward_batch(layers, input)
 
 
 def init_activities_from_normal(
@@ -104,7 +104,7 @@ def init_activities_with_amort(
 def _amortise(setup: Setup, amortiser: Layers, generator: Layers, data: Array) -> list[Array]:
     data = raise_if_not_finite({"the amortiser's input": data}, data)
     layers, _ = network(setup, (amortiser, None), data, name="amortiser")
-    guesses = jax.vmap(lambda z: feedforward(layers, z))(data)[::-1]
+    guesses = feedforward_batch(layers, data)[::-1]
     layers, states = network(setup, (generator, None), guesses[0], name="generator")
     expected, got = [z.shape for z in states], [z.shape[1:] for z in [*guesses, data]]
     if expected != got:

@@ -77,6 +77,19 @@ def feedforward(layers: Layers, z: Array) -> list[Array]:
     return states
 
 
+def feedforward_batch(layers: Layers, batch: Array) -> list[Array]:
+    """The states of a feedforward pass of a batch, each rounded as an energy's prediction of it
+    is: there are no errors yet. Rounding in their place is what layers far from the output would
+    learn from after a short inference.
+    """
+    states = []
+    for layer in layers:
+        batch = jax.vmap(ft.partial(apply, layer))(batch)
+        batch = jax.lax.optimization_barrier(batch)  # Or XLA transposes all of the products.
+        states.append(batch)
+    return states
+
+
 def parameterise(
     model: Layers,
     skip_model: Sequence[Callable | None] | None = None,

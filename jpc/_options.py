@@ -27,7 +27,7 @@ from ._energy import (
     squared_error,
 )
 from ._inference import AbstractInference, GradientFlow
-from ._layer import Layer, ParamType, choice, feedforward, parameterise, show
+from ._layer import Layer, ParamType, choice, feedforward_batch, parameterise, show
 from ._types import Clamps, Given, Layers, Nodes, Number
 
 Skips = Given[Sequence[Callable | None] | None]
@@ -302,7 +302,7 @@ def pose(setup: Setup, params: Params, activities: Any, output: Array, input: An
     given = [z for z in (input, *(activities or ())) if z is not None]
     layers, shapes = network(setup, params, given[0])
     if activities is None:
-        activities = jax.vmap(lambda z: feedforward(layers, z))(input)
+        activities = feedforward_batch(layers, given[0])
     chain = {f"activity z_{i}": z for i, z in enumerate(activities, start=first)}
     chain = chain if input is None else {"input z_0": input, **chain}
     check_states(chain, shapes)

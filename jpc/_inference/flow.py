@@ -124,18 +124,21 @@ class GradientFlow(AbstractInference):
         field = lambda t, z, args: -jax.grad(potential)(z)
         controller, steady = self._tolerances(lambda z: field(None, z, None), state)
         event = dfx.Event(dfx.steady_state_event(0.0, cast(Any, steady), optx.rms_norm))
+        # Diffrax would take the state to the precision of its times.
+        precision = jnp.result_type(state, jnp.float32)
+        time: Any = lambda t: None if t is None else jnp.asarray(t, precision)
         max_steps, subs = self.max_steps, [dfx.SubSaveAt(t1=True)]
         if record is not None:
             steps = record.ts is None
             max_steps = min(max_steps, record.length) if steps else max_steps
             fn = lambda t, z, args: keep(z)
-            subs.append(dfx.SubSaveAt(t0=steps, steps=steps, ts=record.ts, fn=fn))
+            subs.append(dfx.SubSaveAt(t0=steps, steps=steps, ts=time(record.ts), fn=fn))
         solution = dfx.diffeqsolve(
             dfx.ODETerm(field),
             self.solver,
-            t0=0.0,
-            t1=self.t1,
-            dt0=self.dt0,
+            t0=time(0.0),
+            t1=time(self.t1),
+            dt0=time(self.dt0),
             y0=state,
             saveat=dfx.SaveAt(subs=subs),
             stepsize_controller=controller,

@@ -13,6 +13,7 @@ from jaxtyping import Array
 
 import jpc
 
+from .._layer import feedforward_batch
 from .._types import Layers, Nodes, Number
 from ._cell import Row
 
@@ -48,8 +49,7 @@ def equilibrium(chords: int) -> jpc.Equilibrium:
 
 def pose(layers: Layers, x: Array, y: Array) -> tuple[Nodes, Nodes]:
     """Where inference starts: a feedforward pass, with the ends clamped."""
-    states = jax.vmap(lambda z: jpc.feedforward(layers, z))(x)
-    return jpc.clamp(states[:-1], y, x)
+    return jpc.clamp(feedforward_batch(layers, x)[:-1], y, x)
 
 
 def methods(batch: int) -> list[tuple[str, str, jpc.AbstractInference]]:
