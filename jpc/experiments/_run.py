@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from rich.progress import (
     BarColumn,
     Progress,
@@ -158,7 +159,7 @@ def _where() -> dict[str, str]:
     return {
         "date": datetime.date.today().isoformat(),
         "device": jax.devices()[0].device_kind,
-        "products": "float32",
+        "products": jnp.result_type(float).name,
         "jax": jax.__version__,
         "jpc": jpc.__version__,
     }
