@@ -308,6 +308,7 @@ def pose(setup: Setup, params: Params, activities: Any, output: Array, input: An
     check_states(chain, shapes)
     chain.popitem()
     check_states({**chain, f"output z_{depth}": output}, shapes)
+    output = output.astype(shapes[-1].dtype)  # For labels that were integers, in float64 now.
     return Posed(layers, *clamp(list(activities[:-1]), output, input))
 
 

@@ -182,6 +182,14 @@ def test_what_inference_has_not_reached_does_not_learn(act):
     assert learned == [False] * 3 + [True] * 3
 
 
+def test_whole_numbers_take_the_precision_of_the_network():
+    model, x = to_float32((PROBLEM.model, PROBLEM.x))
+    y = np.eye(PROBLEM.y.shape[1], dtype=int)[np.arange(len(x)) % 2]
+    exact = jpc.Equilibrium(chords=2, max_steps=0, throw=False)
+    step = jpc.make_pc_step(model, OPTIM, init(model), y, x, inference=exact)
+    assert {z.dtype for z in step["activities"]} == {jnp.dtype(jnp.float32)}
+
+
 def test_other_activities_to_start_from():
     args = (PROBLEM.model, OPTIM, init(PROBLEM.model), PROBLEM.y, PROBLEM.x)
     step = jpc.make_pc_step(*args, activities=PROBLEM.activities, max_t1=0.5, **EULER)
