@@ -54,6 +54,16 @@ def test_methods_report_the_same(name):
     assert [z.shape for z in free(inferred)] == [z.shape for z in PROBLEM.hidden]
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_keep_the_precision_of_a_network(name):
+    """Also where float64 is enabled, as it is here."""
+    single = lambda x: x.astype(jnp.float32) if eqx.is_array(x) else x
+    run = ft.partial(METHODS[name], key=jr.key(0))
+    inferred = eqx.filter_eval_shape(run, PC, *jax.tree.map(single, PROBLEM.posed()))
+    found = [*free(inferred), inferred.stats["gradient_norm"]]
+    assert {x.dtype for x in found} == {jnp.dtype(jnp.float32)}
+
+
 @pytest.mark.parametrize("method", [jpc.GradientFlow(), jpc.Descent(SGD), jpc.Equilibrium()])
 def test_a_method_is_compiled_once(method):
     """Also if it is called by itself, outside of `jax.jit`."""

@@ -127,6 +127,12 @@ class AbstractInference(eqx.Module):
         """
 
 
+def as_precise(state: PyTree, times: Any) -> Any:
+    """Times in the precision of a state: Diffrax would take the state to theirs."""
+    precision = jnp.result_type(jnp.float32, *jax.tree.leaves(state))
+    return None if times is None else jnp.asarray(times, precision)
+
+
 def check_positive(name: str, value: Any) -> None:
     """Refuses what is known to be no positive number."""
     if isinstance(value, str) or (isinstance(value, int | float) and not value > 0):

@@ -17,6 +17,7 @@ from .base import (
     AbstractInference,
     Inferred,
     Trajectory,
+    as_precise,
     check_positive,
     conclude,
     examples,
@@ -124,9 +125,7 @@ class GradientFlow(AbstractInference):
         field = lambda t, z, args: -jax.grad(potential)(z)
         controller, steady = self._tolerances(lambda z: field(None, z, None), state)
         event = dfx.Event(dfx.steady_state_event(0.0, cast(Any, steady), optx.rms_norm))
-        # Diffrax would take the state to the precision of its times.
-        precision = jnp.result_type(state, jnp.float32)
-        time: Any = lambda t: None if t is None else jnp.asarray(t, precision)
+        time = ft.partial(as_precise, state)
         max_steps, subs = self.max_steps, [dfx.SubSaveAt(t1=True)]
         if record is not None:
             steps = record.ts is None

@@ -16,6 +16,7 @@ from .base import (
     Inferred,
     Record,
     Trajectory,
+    as_precise,
     check_positive,
     gradient_norm,
 )
@@ -87,18 +88,17 @@ class Langevin(AbstractInference):
 
         noise = jax.tree.map(lambda m: jnp.sqrt(2 * self.temperature * m), speed)
         shape = jax.tree.map(lambda z: jax.ShapeDtypeStruct(z.shape, z.dtype), nodes)
-        path = dfx.VirtualBrownianTree(
-            0.0, self.t1, tol=self.dt / 2, shape=shape, key=key,
-            levy_area=_levy_area(self.solver),
-        )  # fmt: skip
+        t0, t1, dt, ts = (as_precise(nodes, t) for t in (0.0, self.t1, self.dt, ts))
+        area = _levy_area(self.solver)
+        path = dfx.VirtualBrownianTree(t0, t1, tol=dt / 2, shape=shape, key=key, levy_area=area)
         diffusion = dfx.ControlTerm(lambda t, z, args: lx.DiagonalLinearOperator(noise), path)
         keep = lambda t, z, args: fn(params, z, clamps)
         solution = dfx.diffeqsolve(
             dfx.MultiTerm(dfx.ODETerm(drift), diffusion),
             self.solver,
-            t0=0.0,
-            t1=self.t1,
-            dt0=self.dt,
+            t0=t0,
+            t1=t1,
+            dt0=dt,
             y0=nodes,
             saveat=dfx.SaveAt(subs=[dfx.SubSaveAt(t1=True), dfx.SubSaveAt(ts=ts, fn=keep)]),
             max_steps=self.max_steps,
