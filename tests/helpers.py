@@ -289,6 +289,11 @@ def split(batch):
     return [jax.tree.unflatten(structure, z) for z in zip(*leaves, strict=True)]
 
 
+def to(dtype, tree):
+    """Its real arrays in another precision."""
+    return jax.tree.map(lambda x: x.astype(dtype) if eqx.is_inexact_array(x) else x, tree)
+
+
 def assert_close(got, expected, *, rtol=1e-10, atol=1e-12):
     """Two trees have the same leaves, in order, shape and value."""
     got, expected = jax.tree.leaves(got), jax.tree.leaves(expected)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import Chain, Problem, assert_close, infer, make_problem, scalings, weights
+from helpers import Chain, Problem, assert_close, infer, make_problem, scalings, to, weights
 
 import jpc
 from jpc._inference import equilibrium as equilibrium_module
@@ -424,10 +424,6 @@ def test_learning_gradient_is_that_of_the_equilibrium_energy():
 
         slope = (value(1e-5) - value(-1e-5)) / 2e-5
         assert_close(grads[layer].fn.layers[1].weight[index], slope, rtol=1e-6, atol=1e-8)
-
-
-def to(dtype, tree):
-    return jax.tree.map(lambda x: x.astype(dtype) if eqx.is_inexact_array(x) else x, tree)
 
 
 def test_single_precision():

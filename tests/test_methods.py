@@ -12,7 +12,7 @@ import numpy as np
 import optax
 import optimistix as optx
 import pytest
-from helpers import arrays, assert_close, infer, make_problem
+from helpers import arrays, assert_close, infer, make_problem, to
 
 import jpc
 
@@ -57,9 +57,8 @@ def test_methods_report_the_same(name):
 @pytest.mark.parametrize("name", METHODS)
 def test_methods_keep_the_precision_of_a_network(name):
     """Also where float64 is enabled, as it is here."""
-    single = lambda x: x.astype(jnp.float32) if eqx.is_array(x) else x
     run = ft.partial(METHODS[name], key=jr.key(0))
-    inferred = eqx.filter_eval_shape(run, PC, *jax.tree.map(single, PROBLEM.posed()))
+    inferred = eqx.filter_eval_shape(run, PC, *to(jnp.float32, PROBLEM.posed()))
     found = [*free(inferred), inferred.stats["gradient_norm"]]
     assert {x.dtype for x in found} == {jnp.dtype(jnp.float32)}
 
@@ -369,9 +368,8 @@ def test_the_default_flow_reaches_its_steady_state_in_single_precision(precision
     hidden = [jnp.asarray(z) for z in chain.feedforward(PROBLEM.x)[1:-1]]
     energy = jpc.PCEnergy(precision=[jnp.asarray(p) for p in chain.precisions])
     posed = (energy, PROBLEM.layers, *jpc.clamp(hidden, PROBLEM.y, PROBLEM.x))
-    single = lambda x: x.astype(jnp.float32) if eqx.is_inexact_array(x) else x
     with jax.enable_x64(False):
-        inferred = infer(jpc.GradientFlow(t1=2000.0), *jax.tree.map(single, posed))
+        inferred = infer(jpc.GradientFlow(t1=2000.0), *to(jnp.float32, posed))
     assert all(z.dtype == jnp.float32 for z in free(inferred))
     assert ended(inferred, jpc.RESULTS.successful)
     assert np.all(inferred.stats["t1"] < 2000)

@@ -4,13 +4,12 @@ import dataclasses
 
 import diffrax as dfx
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import optax
 import pytest
-from helpers import Chain, arrays, assert_close, log_softmax, make_problem, scalings, weights
+from helpers import Chain, arrays, assert_close, log_softmax, make_problem, scalings, to, weights
 
 import jpc
 
@@ -27,10 +26,6 @@ def as_solver(options):
 
 def init(model, skip_model=None):
     return OPTIM.init((eqx.filter(model, eqx.is_array), eqx.filter(skip_model, eqx.is_array)))
-
-
-def to_float32(tree):
-    return jax.tree.map(lambda x: x.astype(jnp.float32) if eqx.is_array(x) else x, tree)
 
 
 def norm_of_each(ws):
@@ -175,7 +170,7 @@ def test_what_inference_has_not_reached_does_not_learn(act):
     """
     key = jr.key(0)
     model = jpc.make_mlp(key, 30, 20, 6, 5, act)
-    model, *data = to_float32((model, jr.normal(key, (64, 5)), jr.normal(key, (64, 30))))
+    model, *data = to(jnp.float32, (model, jr.normal(key, (64, 5)), jr.normal(key, (64, 30))))
     step = jpc.make_pc_step(model, OPTIM, init(model), *data, max_t1=0.25, **EULER)
     before, after = weights(model), weights(step["model"])
     learned = [bool(np.any(a != b)) for a, b in zip(before, after, strict=True)]
@@ -183,7 +178,7 @@ def test_what_inference_has_not_reached_does_not_learn(act):
 
 
 def test_whole_numbers_take_the_precision_of_the_network():
-    model, x = to_float32((PROBLEM.model, PROBLEM.x))
+    model, x = to(jnp.float32, (PROBLEM.model, PROBLEM.x))
     y = np.eye(PROBLEM.y.shape[1], dtype=int)[np.arange(len(x)) % 2]
     exact = jpc.Equilibrium(chords=2, max_steps=0, throw=False)
     step = jpc.make_pc_step(model, OPTIM, init(model), y, x, inference=exact)
