@@ -2,13 +2,15 @@
 
     JPC_DATA_DIR=... python benchmarks/rounding.py [--hidden 10] [--act tanh] [--times 50 100 200]
 
-The norm of each layer's learning gradient in float64, after Heun of the batch's mean energy
-(T, PIDController(1e-3, 1e-3)), at initialisation; and that of its error in float32, from JPC's
-feedforward pass, whose states are rounded as the predictions that they are compared with, and from
-`jax.vmap` of one example's. With an error above the gradient a layer learns from rounding.
+The norm of each layer's learning gradient in float64, after a flow of the batch's mean energy to
+T, at initialisation; and that of its error in float32. By Heun (`PIDController(1e-3, 1e-3)`) from
+JPC's feedforward pass, whose states are rounded as the predictions that they are compared with,
+and from `jax.vmap` of one example's; and by Euler, whose small steps are lost in what they are
+added to. With an error above the gradient a layer learns from rounding.
 """
 
 import argparse
+import itertools
 
 import diffrax as dfx
 import equinox as eqx
@@ -20,17 +22,27 @@ from common import BATCH, batches, device, network, to_double
 import jpc
 from jpc._layer import feedforward_batch
 
-PASSES = {
-    "error, JPC": feedforward_batch,
-    "error, jax.vmap": lambda layers, x: jax.vmap(lambda z: jpc.feedforward(layers, z))(x),
+
+def pass_by_vmap(layers, x):
+    return jax.vmap(lambda z: jpc.feedforward(layers, z))(x)
+
+
+HEUN = (dfx.Heun(), dfx.PIDController(rtol=1e-3, atol=1e-3), 0.05)
+EULER = (dfx.Euler(), dfx.ConstantStepSize())
+FLOWS = {
+    "Heun": (feedforward_batch, *HEUN),
+    "Heun, jax.vmap": (pass_by_vmap, *HEUN),
+    "Euler, dt = 2": (feedforward_batch, *EULER, 2.0),
+    "Euler, dt = 0.05": (feedforward_batch, *EULER, 0.05),
 }
 
 
 @eqx.filter_jit
 def learning_gradient(name, t1, layers, x, y):
-    energy, (nodes, clamps) = jpc.PCEnergy(), jpc.clamp(PASSES[name](layers, x)[:-1], y, x)
-    controller = dfx.PIDController(rtol=1e-3, atol=1e-3)
-    flow = jpc.GradientFlow(t1=t1, controller=controller, reduction="mean", throw=False)
+    start, solver, controller, dt = FLOWS[name]
+    energy, (nodes, clamps) = jpc.PCEnergy(), jpc.clamp(start(layers, x)[:-1], y, x)
+    options = dict(t1=t1, dt0=dt, controller=controller, max_steps=20_000)
+    flow = jpc.GradientFlow(solver, **options, reduction="mean", throw=False)
     nodes = flow(energy, layers, nodes, clamps).nodes
     return jax.tree.leaves(eqx.filter_grad(energy)(layers, nodes, clamps))
 
@@ -44,18 +56,16 @@ def main() -> None:
     print(device())
     x, y = (part[0] for part in batches(BATCH, 1))
     problem = (network(args.hidden, act=args.act), x, y)
-    print(f"{'layer':24s}", *(f"{i:7d}" for i in range(1, args.hidden + 2)))
-    for t1 in args.times:
+    print(f"{'layer':35s}", *(f"{i:7d}" for i in range(1, args.hidden + 2)))
+    for t1, name in itertools.product(args.times, FLOWS):
         with jax.enable_x64(True):
-            exact = learning_gradient("error, JPC", jnp.asarray(t1), *to_double(problem))
+            exact = learning_gradient(name, jnp.asarray(t1), *to_double(problem))
             exact = [np.asarray(gradient) for gradient in exact]
-        rows = {"gradient": exact}
-        for name in PASSES:
-            found = learning_gradient(name, jnp.asarray(t1), *problem)
-            rows[name] = [np.asarray(a) - b for a, b in zip(found, exact, strict=True)]
-        for name, arrays in rows.items():
-            norms = (np.linalg.norm(a) for a in arrays)
-            print(f"T = {t1:<4g} {name:15s}", *(f"{norm:7.0e}" for norm in norms))
+        found = learning_gradient(name, jnp.asarray(t1), *problem)
+        wrong = [np.asarray(a) - b for a, b in zip(found, exact, strict=True)]
+        for kind, arrays in (("gradient", exact), ("error", wrong)):
+            norms = (f"{np.linalg.norm(array):7.0e}" for array in arrays)
+            print(f"T = {t1:<4g} {name:16s} {kind:9s}", *norms)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,14 @@
 """The paper's experiments, at their smallest size, on the digits that come with JPC."""
 
+import contextlib
 import csv
 import dataclasses
 import itertools
 import json
+import signal
+import subprocess
+import sys
+import time
 
 import equinox as eqx
 import jax
@@ -25,6 +30,7 @@ with install_import_hook("jpc.experiments", "beartype.beartype"):
         _run as run_module,
         _tables as tables,
         _train as train_module,
+        reproduce,
     )
     from jpc.experiments._cell import Cell, Store
     from jpc.experiments._methods import paper_flow
@@ -108,6 +114,48 @@ def test_it_goes_on_where_it_was_interrupted(tmp_path, out, monkeypatch):
     assert read(tmp_path / "fig4.csv") == read(out / "fig4.csv")
 
 
+def test_an_interruption_that_jax_swallows(tmp_path, monkeypatch):
+    """It is raised again by the next piece of work; so is being told to end."""
+
+    def swallow(cells, advance):
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+        advance(0.5)
+        raise AssertionError
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(run_module, "run_cells", swallow)
+    assert invoke("fig4", "--smoke", "--out", tmp_path).exit_code == 130
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_an_interruption_in_the_middle_of_a_computation(tmp_path):
+    """The process ends, and says how to go on, however busy XLA is."""
+    command = [sys.executable, "-m", "jpc", "reproduce", "fig2", "--smoke", "--out", tmp_path]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert "networks to train, about" in process.stdout.readline()
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert "the same command goes on" in errors
+    assert process.returncode == 130
+
+
+def test_minutes_are_those_of_all_figures(tmp_path, monkeypatch):
+    given = []
+
+    def reproduce(name, size, out, *, minutes, **_):
+        given.append(minutes)
+        raise FileNotFoundError(name)
+
+    monkeypatch.setattr("jpc.experiments.reproduce", reproduce)
+    clock = itertools.count(0.0, 60.0)
+    monkeypatch.setattr("jpc.cli.app.time.monotonic", lambda: next(clock))
+    invoke("all", "--smoke", "--minutes", 3, "--out", tmp_path)
+    assert given[:4] == [2.0, 1.0, 0.0, -1.0]
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
@@ -122,6 +170,13 @@ def test_wrong_use(args, message):
     result = invoke(*args)
     assert result.exit_code == 2
     assert message in result.output
+
+
+def test_wrong_names():
+    with pytest.raises(ValueError, match="Unknown figure 'fig9': choose from 'fig1', 'fig1-gap'"):
+        reproduce("fig9")
+    with pytest.raises(ValueError, match="Unknown size 'tiny': choose from 'smoke', 'default'"):
+        reproduce("fig1", "tiny")
 
 
 def test_list():
@@ -150,9 +205,12 @@ def test_what_is_not_there_is_said(tmp_path, pretended, monkeypatch):
     assert result.exit_code == 0, result.output
     assert {row["dataset"] for row in read(tmp_path / "fig1.csv")} == {"mnist"}
     assert "cifar10 is not on this machine: jpc data fetch cifar10." in result.output
-    assert "- cifar10, H = 3, heun, T = 50, dt = 0.05\n" in result.output
+    assert "- cifar10, H = 3, heun\n" in result.output
     here.remove("mnist")
-    assert invoke("fig1", "--out", tmp_path / "digits").exit_code == 0
+    result = invoke("fig1", "--out", tmp_path / "digits")
+    assert result.exit_code == 0, result.output
+    assert "mnist is not on this machine: jpc data fetch mnist." in result.output
+    assert "- mnist, H = 3, euler\n" in result.output
     assert {row["dataset"] for row in read(tmp_path / "digits" / "fig1.csv")} == {"digits"}
     assert invoke("fig1", "--out", tmp_path / "digits", "--draw").exit_code == 0
     result = invoke("fig1", "--dataset", "mnist", "--out", tmp_path / "none")
@@ -160,7 +218,7 @@ def test_what_is_not_there_is_said(tmp_path, pretended, monkeypatch):
 
 
 def test_what_cannot_be_had_does_not_stop_the_rest(tmp_path, pretended, monkeypatch):
-    def fetch(name):
+    def fetch(name, progress):
         raise FileNotFoundError(f"no {name}")
 
     monkeypatch.setattr("jpc.data.where", lambda name: None if name == "cifar10" else "here")
@@ -186,6 +244,9 @@ def test_times_of_another_machine_are_taken_again(tmp_path, pretended, monkeypat
     run()
     assert len(lines()) == 2 * once
     assert {row["device"] for row in read(tmp_path / "fig1.csv")} == {"elsewhere"}
+    monkeypatch.undo()
+    run("--draw")
+    assert len(lines()) == 2 * once
 
 
 def test_what_older_versions_did_not_measure_is_run_again(tmp_path, pretended):
@@ -204,8 +265,7 @@ def test_some_of_the_seeds(tmp_path, pretended):
     path = tmp_path / "cells.jsonl"
     path.write_text(path.read_text().split("\n")[0])
     output = invoke("fig2", "--smoke", "--draw", "--out", tmp_path).output
-    assert "- digits, H = 2, heun, T = 5, dt = 0.05, seeds 1\n" in output
-    assert "- digits, H = 2, heun, T = 50, dt = 0.05\n" in output
+    assert "\n- digits, H = 2, heun: T = 5, dt = 0.05 (seeds 1); T = 50, dt = 0.05\n" in output
 
 
 def test_a_place_that_cannot_be_is_said_first(tmp_path, monkeypatch):
@@ -223,7 +283,7 @@ def test_part_of_a_figure(tmp_path, pretended, monkeypatch):
     assert result.exit_code == 0, result.output
     found = {(row["dataset"], row["hidden"]) for row in read(tmp_path / "fig1.csv")}
     assert found == {("mnist", "3"), ("mnist", "10")}
-    assert "- mnist, H = 5, heun" in result.output
+    assert "- mnist, H = 5, heun\n" in result.output
     assert invoke("fig1", "--full", "--out", tmp_path / "late", "--minutes", 0).exit_code == 1
     assert invoke("fig1", "--dataset", "mnits", "--out", tmp_path).exit_code == 2
 
@@ -286,12 +346,56 @@ def test_the_store_keeps_what_is_whole(tmp_path):
         file.write(json.dumps(other) + "\n" + json.dumps(other)[:40])
     with pytest.warns(UserWarning, match="no results: 3, 4"):
         store = Store(path)
-    assert [store.has(cell) for cell in cells] == [True, True, False]
+    assert list(store.rows(cells)) == cells[:2]
     store.add(cells[2:], [[dict(step=0, ms=3.0)]], HERE)
     with pytest.warns(UserWarning, match="no results: 3, 4"):
         again = Store(path)
-    assert [row["ms"] for row in again.rows(cells)] == [1.0, 2.0, 3.0]
-    assert all(row.items() >= HERE.items() for row in again.rows(cells))
+    found = again.rows(cells)
+    assert [row["ms"] for mine in found.values() for row in mine] == [1.0, 2.0, 3.0]
+    assert all(row.items() >= HERE.items() for mine in found.values() for row in mine)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        dict(rows=[]),
+        dict(rows=["step"]),
+        dict(rows=[dict(step="x", ms=1.0)]),
+        dict(rows=[dict(step=0, ms=None)]),
+        dict(cell=dataclasses.asdict(CELL) | dict(seed=[1])),
+        dict(where=dict(device="cpu")),
+    ],
+)
+def test_a_line_that_is_no_result_is_left_alone(tmp_path, wrong):
+    path = tmp_path / "cells.jsonl"
+    Store(path).add([CELL], [[dict(step=0, ms=1.0)]], HERE)
+    line = json.loads(path.read_text()) | wrong
+    path.write_text(path.read_text() + json.dumps(line) + "\n")
+    with pytest.warns(UserWarning, match="no results: 2"):
+        assert [row["ms"] for row in Store(path).rows([CELL])[CELL]] == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("measure", "other", "apart"),
+    [
+        ("time", {"device": "gpu"}, True),
+        ("accuracy", {"device": "gpu"}, False),
+        ("accuracy", {"products": "float64"}, True),
+    ],
+)
+def test_numbers_of_several_places_are_not_put_together(tmp_path, measure, other, apart):
+    """The seeds of a setting are of one device, if they are times, and of one precision."""
+    store, there = Store(tmp_path / "cells.jsonl"), HERE | other
+    cells = [dataclasses.replace(CELL, measure=measure, seed=seed) for seed in range(3)]
+    row = lambda number: [dict(step=0, ms=number, accuracy=number, evaluations=number)]
+    found = lambda: [rows[0]["accuracy"] for rows in store.rows(cells).values()]
+    store.add(cells, [row(1.0)] * 3, there)
+    store.add(cells[:2], [row(2.0)] * 2, HERE)
+    assert found() == ([1.0, 1.0, 1.0] if apart else [2.0, 2.0, 1.0])
+    assert [store.is_done(cell, HERE) for cell in cells] == [True, True, not apart]
+    assert all(store.is_done(cell, there) for cell in cells)  # Nothing is forgotten.
+    store.add(cells[2:], [row(2.0)], HERE)
+    assert found() == [2.0] * 3
 
 
 # --- the numbers ---
@@ -332,7 +436,7 @@ def test_networks_trained_at_once_are_those_trained_alone():
 def test_all_of_training_is_told(tmp_path):
     parts = []
     run_cells([dataclasses.replace(CELL, steps=5, points=2)], parts.append)
-    assert_close(parts, [3 / 5, 2 / 5])
+    assert_close([part for part in parts if part], [3 / 5, 2 / 5])
 
 
 def test_times_are_taken_and_accuracies_kept(out):
@@ -342,7 +446,9 @@ def test_times_are_taken_and_accuracies_kept(out):
     assert all(0 <= float(row["accuracy"]) <= 100 for row in rows)
 
 
-@pytest.mark.parametrize(("times", "median"), [((5.0, 1.0, 2.0), 2.0), ((300.0,), 300.0)])
+@pytest.mark.parametrize(
+    ("times", "median"), [((5.0, 1.0, 2.0), 2.0), ((300.0, 290.0), 290.0), ((2000.0, 5.0), 5.0)]
+)
 def test_a_time_is_the_median_of_three_unless_it_is_long(monkeypatch, times, median):
     taken = iter(times)
     monkeypatch.setattr(train_module, "timed", lambda call: (next(taken), call()))
@@ -399,7 +505,7 @@ def test_tables_say_what_was_not_run():
 
 def test_the_best_of_a_grid_is_the_highest_mean_at_any_moment():
     row = dict(dataset="mnist", hidden=3, solver="heun", dt=0.5, step=0)
-    seeds = {10: [(80, 0), (90, 1)], 50: [(85.2, 0), (84.8, 1)], 5: [(84.7, 0), (84.7, 1)]}
+    seeds = {10: [(80, 0), (90, 1)], 50: [(85.2, 0), (85.0, 1)], 5: [(84.7, 0), (84.7, 1)]}
     rows = [
         dict(row, t1=t1, accuracy=accuracy, seed=seed)
         for t1, found in seeds.items()
@@ -407,7 +513,9 @@ def test_the_best_of_a_grid_is_the_highest_mean_at_any_moment():
     ]
     rows += [dict(r, step=9, accuracy=0.0) for r in rows]
     rows += [dict(row, t1=20, accuracy=99, seed=0)]  # The other seed was not run.
-    assert tables.grid(rows)[1] == ["mnist", "3", "heun", "85.00", "10", "0.5", "5"]
+    head, line = tables.grid(rows)
+    assert head[3:] == ["dt", "T = 5", "T = 10", "T = 20", "T = 50"]
+    assert line == ["mnist", "3", "heun", "0.5", "84.70", "85.00", "not run", "**85.10**"]
 
 
 def test_the_cheapest_setting_is_close_enough_for_every_seed():

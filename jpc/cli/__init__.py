@@ -1,6 +1,11 @@
-"""The `jpc` command: `jpc train`, `jpc eval`, `jpc compare`, `jpc data`, `jpc info`."""
+"""The `jpc` command: `jpc train`, `jpc eval`, `jpc compare`, `jpc reproduce`, `jpc data`,
+`jpc info`.
+"""
 
+import os
 import sys
+
+INTERRUPTED = 130
 
 
 def main() -> None:
@@ -9,4 +14,11 @@ def main() -> None:
         from .app import app  # noqa: PLC0415
     except ModuleNotFoundError as error:
         sys.exit(f"jpc: the command needs {error.name}: pip install 'jpc[train]'.")
-    app(prog_name="jpc")
+    try:
+        app(prog_name="jpc")
+    except SystemExit as end:
+        if end.code != INTERRUPTED:
+            raise
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(INTERRUPTED)  # The interpreter would crash while XLA is still computing.

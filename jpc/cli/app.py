@@ -5,6 +5,7 @@ import json
 import math
 import shlex
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -201,9 +202,11 @@ def reproduce(
             c.dataset in (dataset or [c.dataset]) and c.hidden in (hidden or [c.hidden])
         )
         every = {n: f.cells(experiments.SIZES[size]) for n, f in experiments.FIGURES.items()}
+        begin = time.monotonic()
         for name in _choose_figures(figure, every, only):
             try:
-                options: Any = dict(run=not draw, only=only, minutes=minutes, progress=not quiet)
+                left = minutes - (time.monotonic() - begin) / 60
+                options: Any = dict(run=not draw, only=only, minutes=left, progress=not quiet)
                 path = experiments.reproduce(name, size, out, **options)
             except KeyboardInterrupt:
                 said = "What is done is kept: the same command goes on, and --draw draws it."

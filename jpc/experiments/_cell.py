@@ -19,7 +19,9 @@ COLUMNS = {
     "gap": {"method", "setting", "ms", "evaluations", "excess", "gradient_error"},
 }
 
-PLACE = {"date", "device", "products", "jax", "jpc"}  # What is told of where a cell was run.
+TEXTS = {"method", "setting"}  # All others are numbers.
+
+WHERE = {"date", "device", "products", "jax", "jpc"}  # What is told of where a cell was run.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,10 +49,15 @@ class Cell:
     learning_rate: float = 1e-3
 
     @property
+    def times(self) -> str:
+        """`T = 50, dt = 0.5`: how long inference is."""
+        flow = f"T = {self.t1:g}, dt = {self.dt:g}"
+        return "3 chords" if self.solver == "equilibrium" else flow
+
+    @property
     def setting(self) -> str:
         """`euler, T = 50, dt = 0.5`: how it is trained."""
-        times = f", T = {self.t1:g}, dt = {self.dt:g}"
-        return self.solver if self.solver == "equilibrium" else self.solver + times
+        return f"{self.solver}, {self.times}"
 
     @property
     def evaluations(self) -> float:
@@ -58,66 +65,96 @@ class Cell:
         return self.t1 / self.dt if self.solver == "euler" else 20 + 0.3 * self.t1
 
 
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """What was measured of a cell, and where."""
+
+    cell: Cell
+    rows: list[Row]
+    where: dict[str, str]
+
+
+Place: TypeAlias = tuple[str, ...]
+
+
 class Store:
     """What was measured of each cell: lines of JSON, each written when its cell is done. The last
-    one of a cell counts. What cannot be read, or is of another version, is left alone.
+    one of a cell and place counts. What cannot be read, or is of another version, is left alone.
     """
 
     def __init__(self, path: Path):
         self._path = path
-        self._found: dict[Cell, dict] = {}
+        self._found: dict[tuple[Cell, Place], Record] = {}
         lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
-        bad = [number for number, line in enumerate(lines, 1) if not self._read(line)]
-        if bad:
-            listed = ", ".join(map(str, bad))
-            warnings.warn(f"{path} has lines that are no results: {listed}.", stacklevel=2)
+        read = [_read(line) for line in lines]
+        self._keep(record for record in read if record is not None)
+        if bad := [str(number) for number, record in enumerate(read, 1) if record is None]:
+            said = f"{path} has lines that are no results: {', '.join(bad)}."
+            warnings.warn(said, stacklevel=2)
 
-    def _read(self, line: str) -> bool:
-        try:
-            record = json.loads(line)
-            cell = Cell(**record["cell"])
-            rows, where = list(record["rows"]), dict(record["where"])
-            whole = all("step" in row for row in rows) and where.keys() >= PLACE
-        except (ValueError, TypeError, KeyError):
-            return False
-        if whole:
-            self._found[cell] = dict(rows=rows, where=where)
-        return whole
-
-    def has(self, cell: Cell) -> bool:
-        """Whether there is something of a cell."""
-        return cell in self._found
+    def _keep(self, records: Iterable[Record]) -> None:
+        for record in records:
+            key = record.cell, _place(record.cell, record.where)
+            self._found.pop(key, None)
+            self._found[key] = record  # At the end.
 
     def is_done(self, cell: Cell, here: Mapping[str, str]) -> bool:
-        """Whether a cell has all that is measured today, to the precision of this machine,
-        `here`, and if it is about time, from one like it.
-        """
-        if not self.has(cell):
-            return False
-        rows, where = self._found[cell]["rows"], self._found[cell]["where"]
-        names = ("products", "device") if cell.measure in ("time", "gap") else ("products",)
-        complete = bool(rows) and COLUMNS[cell.measure] <= rows[-1].keys()
-        return complete and all(where[name] == here[name] for name in names)
+        """Whether a cell has all that is measured today, at a place like `here`."""
+        record = self._found.get((cell, _place(cell, here)))
+        return record is not None and COLUMNS[cell.measure] <= record.rows[-1].keys()
 
-    def rows(self, cells: Iterable[Cell]) -> list[Row]:
-        """One row for every number of these cells and where it is from, those that were not run
-        left out.
+    def rows(self, cells: Iterable[Cell]) -> dict[Cell, list[Row]]:
+        """What was measured of these cells, those that were not run left out. All seeds of a
+        setting are of one place: of that with the most of them, or the last of several.
         """
-        found = [(cell, self._found[cell]) for cell in cells if cell in self._found]
-        return [dataclasses.asdict(c) | row | f["where"] for c, f in found for row in f["rows"]]
+        settings: dict[Cell, list[Cell]] = {}
+        for cell in cells:
+            settings.setdefault(dataclasses.replace(cell, seed=0), []).append(cell)
+        rows = {}
+        for same in settings.values():
+            places = [place for cell, place in self._found if cell in same]
+            most = max(reversed(places), key=places.count, default=())
+            for cell in same:
+                if record := self._found.get((cell, most)):
+                    own = dataclasses.asdict(cell)
+                    rows[cell] = [own | row | record.where for row in record.rows]
+        return rows
 
     def add(
         self, cells: Sequence[Cell], rows: Sequence[list[Row]], where: Mapping[str, str]
     ) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        records = [
-            dict(cell=dataclasses.asdict(cell), rows=mine, where=where)
-            for cell, mine in zip(cells, rows, strict=True)
-        ]
+        records = [Record(c, r, dict(where)) for c, r in zip(cells, rows, strict=True)]
         with self._path.open("a+") as file:
             whole = file.tell() == 0 or self._path.read_bytes().endswith(b"\n")
             file.write("" if whole else "\n")  # After a line whose writing was interrupted.
-            file.writelines(json.dumps(record) + "\n" for record in records)
+            file.writelines(json.dumps(dataclasses.asdict(record)) + "\n" for record in records)
             file.flush()
             os.fsync(file.fileno())
-        self._found |= dict(zip(cells, records, strict=True))
+        self._keep(records)
+
+
+def _place(cell: Cell, where: Mapping[str, str]) -> Place:
+    """What numbers must have in common to be put together: the precision of their products and,
+    if they are about time, the device.
+    """
+    names = ("products", "device") if cell.measure in ("time", "gap") else ("products",)
+    return tuple(where[name] for name in names)
+
+
+def _read(line: str) -> Record | None:
+    """The record of a line, if it is one."""
+    try:
+        found = json.loads(line)
+        record = Record(Cell(**found["cell"]), found["rows"], found["where"])
+        hash(record.cell)  # Or its values are none.
+        values = [item for row in record.rows for item in row.items()]
+        whole = (
+            len(record.rows) > 0
+            and all(isinstance(row["step"], int) for row in record.rows)
+            and all(isinstance(v, str if k in TEXTS else int | float) for k, v in values)
+            and record.where.keys() >= WHERE
+        )
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+    return record if whole else None

@@ -11,6 +11,7 @@ from ._cell import Row
 from ._tables import (
     ENERGIES,
     NETWORK,
+    accuracy_of_settings,
     best_accuracy,
     group,
     last_accuracy,
@@ -97,11 +98,13 @@ def grid(rows: Sequence[Row]) -> Canvas:
     styles = dict(zip(dts, ("-", "--", ":"), strict=False))
 
     def draw(axis: Axes, found: list[Row]) -> None:
-        for (solver, dt), mine in group(found, "solver", "dt").items():
-            points = sorted((t1, best_accuracy(r)[0]) for (t1,), r in group(mine, "t1").items())
-            label = f"{solver.capitalize()}, dt = {dt:g}"
-            style: Any = dict(color=COLOURS[solver], linestyle=styles[dt], label=label)
-            axis.plot(*np.transpose(points), marker="o", markersize=3, **style)
+        for (solver,), mine in group(found, "solver").items():
+            accuracies = accuracy_of_settings(mine)
+            for dt in sorted({dt for _, dt in accuracies}, reverse=True):
+                points = sorted((t1, a) for (t1, own), a in accuracies.items() if own == dt)
+                label = f"{solver.capitalize()}, dt = {dt:g}"
+                style: Any = dict(color=COLOURS[solver], linestyle=styles[dt], label=label)
+                axis.plot(*np.transpose(points), marker="o", markersize=3, **style)
         t1s = sorted({row["t1"] for row in found})
         axis.set(xscale="log", xlabel="T")
         axis.set_xticks(t1s, [f"{t1:g}" for t1 in t1s])
@@ -150,4 +153,5 @@ def gap(rows: Sequence[Row]) -> Canvas:
         axis.axhline(1, color="grey", linewidth=0.5, linestyle=":")  # Above: worse than nothing.
         axis.set(xscale="log", yscale="log", xlabel="ms for a batch")
 
-    return _panels([row for found in last for row in found], draw, "excess energy, relative")
+    label = "excess energy, relative (up to 10)"
+    return _panels([row for found in last for row in found], draw, label)

@@ -4,10 +4,12 @@ import contextlib
 import dataclasses
 import datetime
 import math
+import signal
+import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +26,7 @@ import jpc
 import jpc.data
 
 from .._device import accelerated
+from .._layer import choice
 from ..data._source import source_of
 from ._cell import Cell, Store
 from ._figures import FIGURES, SIZES, Figure, Size
@@ -58,21 +61,53 @@ def reproduce(
 
     The path of the `.md`.
     """
-    figure, store = FIGURES[name], Store(out / "cells.jsonl")
-    cells = figure.cells(SIZES[size])
-    known = (lambda cell: _is_here(cell.dataset)) if run else store.has
+    figure, out = FIGURES[choice("figure", name, tuple(FIGURES))], Path(out)
+    cells, store = figure.cells(SIZES[choice("size", size, tuple(SIZES))]), _open(out)
+    known = any(_is_here(cell.dataset) for cell in cells) if run else store.rows(cells)
     digits = _on_digits(figure, SIZES["default"])
-    if size == "default" and not any(map(known, cells)) and any(map(only, digits)):
-        cells = digits
+    if size == "default" and not known and any(map(only, digits)):
+        cells = digits + cells
     missing: dict[str, str] = {}
     if run:
         out.mkdir(parents=True, exist_ok=True)  # Or fail before anything is run.
         wanted = {cell.dataset for cell in cells if only(cell)}
-        missing = _fetch(wanted, download=size == "full")
+        missing = _fetch(wanted, download=size == "full", progress=progress)
         mine = [cell for cell in cells if only(cell) and cell.dataset not in missing]
         jobs = plan([cell for cell in mine if not store.is_done(cell, _where())])
-        _run(jobs, store, minutes, progress)
-    return write_report(name, figure, size, cells, store, out, missing)
+        with _interruptible() as check:
+            _run(jobs, store, minutes, progress, check)
+    # Read anew, for what others may have written.
+    return write_report(name, figure, size, cells, _open(out).rows(cells), out, missing)
+
+
+def _open(out: Path) -> Store:
+    return Store(out / "cells.jsonl")
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[Callable[[], None]]:
+    """To be asked to end, or told to, is an interruption here; and one that is lost, since JAX
+    ignores what is raised while it tidies up, is raised again by the function that is given.
+    """
+    asked = False
+
+    def ask(*_: Any) -> NoReturn:
+        nonlocal asked
+        asked = True
+        raise KeyboardInterrupt
+
+    def check() -> None:
+        if asked:
+            raise KeyboardInterrupt
+
+    first = threading.current_thread() is threading.main_thread()  # It alone gets signals.
+    signals = [signal.SIGINT, signal.SIGTERM] if first else []
+    before = [signal.signal(number, ask) for number in signals]
+    try:
+        yield check
+    finally:
+        for number, handler in zip(signals, before, strict=True):
+            signal.signal(number, handler)
 
 
 def _is_here(dataset: str) -> bool:
@@ -85,14 +120,14 @@ def _on_digits(figure: Figure, size: Size) -> list[Cell]:
     return first.cells(dataclasses.replace(size, dataset="digits"))
 
 
-def _fetch(datasets: Iterable[str], *, download: bool) -> dict[str, str]:
+def _fetch(datasets: Iterable[str], *, download: bool, progress: bool) -> dict[str, str]:
     """Makes sure of the data before anything is run; returns what is not there, and why."""
     missing = {}
     for dataset in sorted(name for name in datasets if not _is_here(name)):
         missing[dataset] = f"{dataset} is not on this machine: jpc data fetch {dataset}."
         if download:
             with contextlib.suppress(FileNotFoundError):
-                jpc.data.fetch(dataset)
+                jpc.data.fetch(dataset, progress=progress)
                 del missing[dataset]
     return missing
 
@@ -119,29 +154,52 @@ def _cost(job: Sequence[Cell]) -> float:
     """About how long a job takes, in seconds: compiling, then one gradient after the other."""
     cell = max(job, key=lambda cell: cell.evaluations)
     gradients = (1000 if cell.steps is None else cell.steps) * cell.evaluations
+    gradients += 80_000 if cell.measure == "gap" else 0  # To compare methods with.
     if accelerated():
         return 25.0 + 1e-5 * gradients * (5 + cell.hidden)
     return 5.0 + 5e-11 * gradients * cell.hidden * cell.width**2 * cell.batch
 
 
-def _run(jobs: Sequence[Sequence[Cell]], store: Store, minutes: float, shown: bool) -> None:
-    """Runs jobs with a line for each of them when it is done and, on a terminal, a bar."""
+def _run(
+    jobs: Sequence[Sequence[Cell]],
+    store: Store,
+    minutes: float,
+    shown: bool,
+    check: Callable[[], None],
+) -> None:
+    """Runs jobs with a line for each of them when it is done and, on a terminal, a bar. `check` is
+    called from time to time.
+    """
     times = (TimeElapsedColumn(), TextColumn("left:"), TimeRemainingColumn())
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), *times)
+    columns = (TaskProgressColumn(), *times, BarColumn(20), TextColumn("{task.description}"))
     costs = [_cost(job) for job in jobs]
     with Progress(*columns, transient=True, disable=not shown, speed_estimate_period=3600) as bar:
+        say = lambda text: bar.console.print(text, highlight=False, soft_wrap=True)
         task, begin = bar.add_task("", total=sum(costs)), time.monotonic()
+        if shown and jobs:
+            say(f"{sum(map(len, jobs))} networks to train, about {_duration(sum(costs))}")
         for number, (job, cost) in enumerate(zip(jobs, costs, strict=True), 1):
             if time.monotonic() - begin > 60 * minutes:
                 break
+
+            def advance(part: float, cost: float = cost) -> None:
+                check()
+                bar.advance(task, part * cost)
+
             bar.update(task, description=_describe(job))
-            rows = run_cells(job, lambda part, cost=cost: bar.advance(task, part * cost))
-            store.add(job, rows, _where())
+            store.add(job, run_cells(job, advance), _where())
             if shown:
                 spent = time.monotonic() - begin
                 left = spent * (sum(costs) / sum(costs[:number]) - 1)
-                said = f"{number}/{len(jobs)}  {_describe(job)}  {spent:.0f} s, {left:.0f} s left"
-                bar.console.print(said, highlight=False, soft_wrap=True)
+                told = f"{_duration(spent)}, {_duration(left)} left"
+                say(f"{number}/{len(jobs)}  {_describe(job)}  {told}")
+
+
+def _duration(seconds: float) -> str:
+    """`40 s`, `5 min`, `2 h`."""
+    units = {"h": 3600, "min": 60, "s": 1}
+    name = next((name for name, unit in units.items() if seconds >= 2 * unit), "s")
+    return f"{seconds / units[name]:.0f} {name}"
 
 
 def _describe(job: Sequence[Cell]) -> str:

@@ -98,19 +98,27 @@ def _by_solver(
     return lines
 
 
+def accuracy_of_settings(rows: Sequence[Row]) -> dict[tuple, float]:
+    """The highest mean test accuracy for each T and dt that was run with all of the seeds."""
+    settings = group(rows, "t1", "dt")
+    seeds = {key: len(group(found, "seed")) for key, found in settings.items()}
+    complete = [key for key in settings if seeds[key] == max(seeds.values())]
+    return {key: best_accuracy(settings[key])[0] for key in complete}
+
+
 def grid(rows: Sequence[Row]) -> Table:
-    head = ["data set", "H", "solver", "highest mean %", "at T", "dt", "smallest T within 0.5 %"]
+    """The highest of each network and solver is bold."""
+    t1s = sorted({row["t1"] for row in rows})
+    head = ["data set", "H", "solver", "dt", *(f"T = {t1:g}" for t1 in t1s)]
     lines = []
-    for (dataset, hidden, solver), found in group(rows, *NETWORK, "solver").items():
-        settings = group(found, "t1", "dt")
-        seeds = {key: len(group(mine, "seed")) for key, mine in settings.items()}
-        complete = [key for key in settings if seeds[key] == max(seeds.values())]
-        values = {key: best_accuracy(settings[key])[0] for key in complete}
-        (t1, dt), best = max(values.items(), key=lambda item: item[1])
-        enough = min(key[0] for key, value in values.items() if value >= best - 0.5)
-        lines.append(
-            [dataset, str(hidden), solver, f"{best:.2f}", f"{t1:g}", f"{dt:g}", f"{enough:g}"]
-        )
+    for (*network, solver), found in group(rows, *NETWORK, "solver").items():
+        accuracies = accuracy_of_settings(found)
+        best = max(accuracies, key=lambda key: accuracies[key])
+        for dt in sorted({row["dt"] for row in found}, reverse=True):
+            keys = [(t1, dt) for t1 in t1s]
+            texts = [f"{accuracies[key]:.2f}" if key in accuracies else "not run" for key in keys]
+            bold = [f"**{t}**" if key == best else t for key, t in zip(keys, texts, strict=True)]
+            lines.append([*map(str, network), solver, f"{dt:g}", *bold])
     return [head, *lines]
 
 
