@@ -273,7 +273,7 @@ def test_a_place_that_cannot_be_is_said_first(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     result = invoke("fig1", "--smoke", "--out", tmp_path / "file")
     assert result.exit_code == 1
-    assert "file" in result.output
+    assert "file is a file: out must be a folder." in result.output
 
 
 def test_part_of_a_figure(tmp_path, pretended, monkeypatch):

@@ -21,6 +21,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
 
 import jpc
 import jpc.data
@@ -69,6 +70,8 @@ def reproduce(
         cells = digits + cells
     missing: dict[str, str] = {}
     if run:
+        if out.is_file():
+            raise NotADirectoryError(f"{out} is a file: out must be a folder.")
         out.mkdir(parents=True, exist_ok=True)  # Or fail before anything is run.
         wanted = {cell.dataset for cell in cells if only(cell)}
         missing = _fetch(wanted, download=size == "full", progress=progress)
@@ -86,8 +89,8 @@ def _open(out: Path) -> Store:
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[Callable[[], None]]:
-    """To be asked to end, or told to, is an interruption here; and one that is lost, since JAX
-    ignores what is raised while it tidies up, is raised again by the function that is given.
+    """To be told to end is an interruption, too; and one that gets lost, since JAX ignores what is
+    raised while it tidies up, is raised again by the function that is given.
     """
     asked = False
 
@@ -171,9 +174,11 @@ def _run(
     called from time to time.
     """
     times = (TimeElapsedColumn(), TextColumn("left:"), TimeRemainingColumn())
-    columns = (TaskProgressColumn(), *times, BarColumn(20), TextColumn("{task.description}"))
+    name = TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True))
+    columns = (TaskProgressColumn(), *times, BarColumn(20), name)
+    options: Any = dict(transient=True, expand=True, speed_estimate_period=3600)
     costs = [_cost(job) for job in jobs]
-    with Progress(*columns, transient=True, disable=not shown, speed_estimate_period=3600) as bar:
+    with Progress(*columns, disable=not shown, **options) as bar:
         say = lambda text: bar.console.print(text, highlight=False, soft_wrap=True)
         task, begin = bar.add_task("", total=sum(costs)), time.monotonic()
         if shown and jobs:
