@@ -4,8 +4,9 @@
         [--steps 2 5 20] [--batches 96] [--seeds 3]
 
 Networks as in the paper's figure 1 (300 tanh units a layer, Adam 1e-3, batch 64, one epoch or
-fewer batches), trained with Euler of the batch's mean energy to the same T with steps of different size: how many
-gradients an inference takes, and the test accuracy, mean and standard deviation of the seeds.
+fewer batches), trained with Euler of the batch's mean energy to the same T with steps of different
+size: how many gradients an inference takes, and the test accuracy, mean and standard deviation of
+the seeds.
 """
 
 import argparse

@@ -12,6 +12,22 @@ from ._cell import Cell, Row
 from ._figures import Figure
 from ._tables import NETWORK, Table, group
 
+STATISTICS = {
+    "times": "mean ± standard deviation of their means over {moments} moments of training",
+    "accuracies": "mean ± standard deviation; the highest is of {moments} moments of training",
+    "grid": "their mean, the highest of {moments} moments of training",
+    "theory": "their mean; the highest accuracy is of {moments} moments of training",
+    "gap": "the median of those settings with which all of them get there",
+}
+
+SOLVERS = {
+    "euler": "Euler takes steps of dt to T.",
+    "heun": (
+        "Heun begins with dt, has a PIDController(1e-3, 1e-3) and ends if it settles, at T or "
+        "after 1,000 steps at the latest; a third of its gradients are for that test."
+    ),
+}
+
 
 def write_report(
     name: str,
@@ -76,10 +92,11 @@ def _conditions(kind: str, cell: Cell, rows: Sequence[Row]) -> str:
     length = f"one epoch ({steps} steps)" if cell.steps is None else f"{steps} steps"
     moments = " or ".join(dict.fromkeys(str(len(group(mine, "step"))) for mine in each))
     seeds = len({row["seed"] for row in rows})
+    many = f"{seeds} initialisation{'s' if seeds > 1 else ''}"
     networks = (
         f"Networks of {cell.width} units a layer, {cell.act}, squared error, normalised images, "
-        f"batch {cell.batch}, Adam {cell.learning_rate:g}, {length} of training, {seeds} "
-        f"initialisations ({STATISTICS[kind].format(moments=moments)})."
+        f"batch {cell.batch}, Adam {cell.learning_rate:g}, {length} of training, {many} "
+        f"({STATISTICS[kind].format(moments=moments)})."
     )
     if cell.measure == "gap":
         return networks + " They are trained with Equilibrium, 3 chords."
@@ -87,23 +104,6 @@ def _conditions(kind: str, cell: Cell, rows: Sequence[Row]) -> str:
     dts = {row["dt"] for row in rows}
     step = f", dt = {cell.dt:g}" if len(dts) == 1 else ""
     return " ".join([networks, f"Inference is the flow of the batch's mean energy{step}.", *used])
-
-
-STATISTICS = {
-    "times": "mean ± standard deviation of their means over {moments} moments of training",
-    "accuracies": "mean ± standard deviation; the highest is of {moments} moments of training",
-    "grid": "their mean, the highest of {moments} moments of training",
-    "theory": "their mean; the highest accuracy is of {moments} moments of training",
-    "gap": "the median of those settings with which all of them get there",
-}
-
-SOLVERS = {
-    "euler": "Euler takes steps of dt to T.",
-    "heun": (
-        "Heun begins with dt, has a PIDController(1e-3, 1e-3) and ends if it settles, at T or "
-        "after 1,000 steps at the latest; a third of its gradients are for that test."
-    ),
-}
 
 
 def _places(rows: Sequence[Row]) -> list[str]:
