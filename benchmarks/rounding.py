@@ -12,7 +12,6 @@ added to. With an error above the gradient a layer learns from rounding.
 import argparse
 import itertools
 
-import diffrax as dfx
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -21,29 +20,26 @@ from common import BATCH, batches, device, network, to_double
 
 import jpc
 from jpc._layer import feedforward_batch
+from jpc.experiments._methods import paper_flow
 
 
 def pass_by_vmap(layers, x):
     return jax.vmap(lambda z: jpc.feedforward(layers, z))(x)
 
 
-HEUN = (dfx.Heun(), dfx.PIDController(rtol=1e-3, atol=1e-3), 0.05)
-EULER = (dfx.Euler(), dfx.ConstantStepSize())
 FLOWS = {
-    "Heun": (feedforward_batch, *HEUN),
-    "Heun, jax.vmap": (pass_by_vmap, *HEUN),
-    "Euler, dt = 2": (feedforward_batch, *EULER, 2.0),
-    "Euler, dt = 0.05": (feedforward_batch, *EULER, 0.05),
+    "Heun": (feedforward_batch, "heun", 0.05),
+    "Heun, jax.vmap": (pass_by_vmap, "heun", 0.05),
+    "Euler, dt = 2": (feedforward_batch, "euler", 2.0),
+    "Euler, dt = 0.05": (feedforward_batch, "euler", 0.05),
 }
 
 
 @eqx.filter_jit
 def learning_gradient(name, t1, layers, x, y):
-    start, solver, controller, dt = FLOWS[name]
+    start, solver, dt = FLOWS[name]
     energy, (nodes, clamps) = jpc.PCEnergy(), jpc.clamp(start(layers, x)[:-1], y, x)
-    options = dict(t1=t1, dt0=dt, controller=controller, max_steps=20_000)
-    flow = jpc.GradientFlow(solver, **options, reduction="mean", throw=False)
-    nodes = flow(energy, layers, nodes, clamps).nodes
+    nodes = paper_flow(solver, t1, dt)(energy, layers, nodes, clamps).nodes
     return jax.tree.leaves(eqx.filter_grad(energy)(layers, nodes, clamps))
 
 

@@ -56,7 +56,7 @@ def predict(layers: Layers, inputs: Sequence[Array], *, compared: bool) -> list[
     product of matrices can take longer than the product, equal layers make theirs at once. But
     not if products are rounded to few digits and predictions are `compared` with states that were
     predicted one by one: both must be rounded alike, or their difference is rounding. (At full
-    precision it is, to 1e-7: that saves up to half of the time.)
+    precision it is, to 1e-7, for the time that it saves.)
     """
     if not accelerated() or (compared and rounds_products()):
         return [apply(layer, z) for layer, z in zip(layers, inputs, strict=True)]

@@ -244,9 +244,6 @@ def test_times_of_another_machine_are_taken_again(tmp_path, pretended, monkeypat
     run()
     assert len(lines()) == 2 * once
     assert {row["device"] for row in read(tmp_path / "fig1.csv")} == {"elsewhere"}
-    monkeypatch.undo()
-    run("--draw")
-    assert len(lines()) == 2 * once
 
 
 def test_what_older_versions_did_not_measure_is_run_again(tmp_path, pretended):
@@ -433,10 +430,14 @@ def test_networks_trained_at_once_are_those_trained_alone():
     assert len({row[-1]["accuracy"] for row in alone}) > 1
 
 
-def test_all_of_training_is_told(tmp_path):
-    parts = []
-    run_cells([dataclasses.replace(CELL, steps=5, points=2)], parts.append)
-    assert_close([part for part in parts if part], [3 / 5, 2 / 5])
+def test_all_of_the_work_is_told(monkeypatch):
+    """Comparing methods is most of it, where they are compared."""
+    monkeypatch.setattr(train_module, "compare_methods", lambda *problem: [])
+    compared = dict(measure="gap", solver="equilibrium", points=1)
+    for options, told in [({}, [3 / 5, 2 / 5]), (compared, [0.4, 0.2, 0.4])]:
+        parts = []
+        run_cells([dataclasses.replace(CELL, **dict(steps=5, points=2) | options)], parts.append)
+        assert_close([part for part in parts if part], told)
 
 
 def test_times_are_taken_and_accuracies_kept(out):

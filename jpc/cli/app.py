@@ -15,6 +15,7 @@ import typer
 import jpc.data
 
 from .._files import write_whole
+from . import INTERRUPTED
 from .compare import compare_runs
 from .config import Config, ConfigError
 from .evaluate import evaluate_run
@@ -97,7 +98,7 @@ def train(
         except KeyboardInterrupt:
             path = shlex.quote(str(folder.path))
             typer.echo(f"\nsaved; resume with: jpc train --resume {path}", err=True)
-            raise typer.Exit(130) from None
+            raise typer.Exit(INTERRUPTED) from None
     if as_json:
         typer.echo(json.dumps(dict(record, run=str(folder.path), report=str(folder.report))))
     elif shown:
@@ -211,7 +212,7 @@ def reproduce(
             except KeyboardInterrupt:
                 said = "What is done is kept: the same command goes on, and --draw draws it."
                 typer.echo(f"\n{said}", err=True)
-                raise typer.Exit(130) from None
+                raise typer.Exit(INTERRUPTED) from None
             except FileNotFoundError as error:
                 typer.echo(f"jpc: {error}", err=True)
                 code = 1

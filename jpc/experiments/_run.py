@@ -77,8 +77,7 @@ def reproduce(
         missing = _fetch(wanted, download=size == "full", progress=progress)
         mine = [cell for cell in cells if only(cell) and cell.dataset not in missing]
         jobs = plan([cell for cell in mine if not store.is_done(cell, _where())])
-        with _interruptible() as check:
-            _run(jobs, store, minutes, progress, check)
+        _run(jobs, store, minutes, progress)
     # Read anew, for what others may have written.
     return write_report(name, figure, size, cells, _open(out).rows(cells), out, missing)
 
@@ -163,22 +162,14 @@ def _cost(job: Sequence[Cell]) -> float:
     return 5.0 + 5e-11 * gradients * cell.hidden * cell.width**2 * cell.batch
 
 
-def _run(
-    jobs: Sequence[Sequence[Cell]],
-    store: Store,
-    minutes: float,
-    shown: bool,
-    check: Callable[[], None],
-) -> None:
-    """Runs jobs with a line for each of them when it is done and, on a terminal, a bar. `check` is
-    called from time to time.
-    """
+def _run(jobs: Sequence[Sequence[Cell]], store: Store, minutes: float, shown: bool) -> None:
+    """Runs jobs with a line for each of them when it is done and, on a terminal, a bar."""
     times = (TimeElapsedColumn(), TextColumn("left:"), TimeRemainingColumn())
     name = TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True))
     columns = (TaskProgressColumn(), *times, BarColumn(20), name)
     options: Any = dict(transient=True, expand=True, speed_estimate_period=3600)
     costs = [_cost(job) for job in jobs]
-    with Progress(*columns, disable=not shown, **options) as bar:
+    with Progress(*columns, disable=not shown, **options) as bar, _interruptible() as check:
         say = lambda text: bar.console.print(text, highlight=False, soft_wrap=True)
         task, begin = bar.add_task("", total=sum(costs)), time.monotonic()
         if shown and jobs:
