@@ -1,13 +1,19 @@
-from ._clamp import clamp as clamp
+from ._clamp import Masked as Masked, clamp as clamp, states as states
 from ._energy import (
     AbstractEnergy as AbstractEnergy,
+    AbstractNetworkEnergy as AbstractNetworkEnergy,
+    AbstractPenalty as AbstractPenalty,
     ActivityDecay as ActivityDecay,
     AddEnergy as AddEnergy,
     AmortisedEnergy as AmortisedEnergy,
     EPCEnergy as EPCEnergy,
     GaussianPrior as GaussianPrior,
+    GraphEnergy as GraphEnergy,
     LocalEnergy as LocalEnergy,
+    Node as Node,
     PCEnergy as PCEnergy,
+    Precise as Precise,
+    PrecisionEnergy as PrecisionEnergy,
     SpectralPenalty as SpectralPenalty,
     WeightDecay as WeightDecay,
     cross_entropy as cross_entropy,
@@ -71,6 +77,7 @@ from ._networks import (
     make_skip_model as make_skip_model,
 )
 from ._options import FlowOptions as FlowOptions, Options as Options
+from ._pose import pose as pose
 from ._step import make_hpc_step as make_hpc_step, make_pc_step as make_pc_step
 from ._theory import (
     compute_linear_activity_hessian as compute_linear_activity_hessian,

@@ -42,16 +42,16 @@ class Layer(eqx.Module):
         return jax.lax.stop_gradient(self.scale) * self.fn(z) + self.skip(z)
 
 
-def apply(layer: Callable, z: Array) -> Array:
-    """`layer(z)`, traced and differentiated once for all layers that differ only in the values
+def apply(layer: Callable, *z: Array) -> Array:
+    """`layer(*z)`, traced and differentiated once for all layers that differ only in the values
     of their arrays. This keeps the first call short for deep networks.
     """
-    return _apply(*split(layer), z)
+    return _apply(*split(layer), *z)
 
 
 @ft.partial(jax.jit, static_argnums=0)
-def _apply(fixed, arrays, z):
-    return join(fixed, arrays)(z)
+def _apply(fixed, arrays, *z):
+    return join(fixed, arrays)(*z)
 
 
 def split(layer: Callable) -> tuple[Hashable, list[Array | None]]:

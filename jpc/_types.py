@@ -1,8 +1,9 @@
 """The words of the library.
 
-A network of L layers is a chain of states z_0 ... z_L. `Nodes` and `Clamps` are both
-lists over that chain, with `None` wherever the other one holds a value: the nodes are
-inferred, the clamps are given. `eqx.combine(nodes, clamps)` is the whole chain.
+A network of L layers is a chain of states z_0 ... z_L. `Nodes` and `Clamps` are both lists over
+that chain, with `None` wherever the other one holds a value: the nodes are inferred, the clamps
+are given, and `jpc.states(nodes, clamps)` is the whole chain. A network whose states have names
+has dictionaries in the place of lists.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,8 +13,9 @@ from jaxtyping import Array, Float, PyTree
 
 Scalar: TypeAlias = Float[Array, ""]
 Layers: TypeAlias = Sequence[Callable]
-Nodes: TypeAlias = list[PyTree[Array]]
-Clamps: TypeAlias = list[PyTree[Array]]
+Name: TypeAlias = int | str
+Nodes: TypeAlias = list[PyTree[Array]] | dict[Any, Any]
+Clamps: TypeAlias = list[PyTree[Array]] | dict[Any, Any]
 Number: TypeAlias = float | int | Float[Array, ""]
 # Of a target and a prediction, for one example.
 Loss: TypeAlias = Callable[[Array, Array], Scalar]

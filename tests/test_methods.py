@@ -353,7 +353,7 @@ def test_local_energy_learns_the_same_from_given_errors(name):
 
     *deltas, last = (delta(layer) for layer in (1, 2, 3, 4))
     lesson = [(states[0], None), *zip(states[1:-1], deltas, strict=True), (None, last)]
-    local = jpc.LocalEnergy(jpc._energy.as_chain(energy).rest)
+    local = jpc.LocalEnergy(energy)
     got = learn(local, jax.tree.map(jnp.asarray, lesson))
     assert_close(arrays(got), arrays(learn(energy, nodes)))
 

@@ -1,7 +1,15 @@
 from .amortised import AmortisedEnergy as AmortisedEnergy
 from .base import AbstractEnergy as AbstractEnergy, AddEnergy as AddEnergy, total as total
-from .epc import EPCEnergy as EPCEnergy, LocalEnergy as LocalEnergy, as_chain as as_chain
+from .epc import EPCEnergy as EPCEnergy, LocalEnergy as LocalEnergy
+from .graph import GraphEnergy as GraphEnergy
 from .loss import cross_entropy as cross_entropy, squared_error as squared_error
+from .network import (
+    AbstractNetworkEnergy as AbstractNetworkEnergy,
+    AbstractPenalty as AbstractPenalty,
+    Node as Node,
+    Parts as Parts,
+    take_apart as take_apart,
+)
 from .pc import PCEnergy as PCEnergy
 from .penalty import (
     ActivityDecay as ActivityDecay,
@@ -9,3 +17,5 @@ from .penalty import (
     SpectralPenalty as SpectralPenalty,
     WeightDecay as WeightDecay,
 )
+from .precise import Precise as Precise, PrecisionEnergy as PrecisionEnergy
+from .unfold import Unfolded as Unfolded, ravel as ravel

@@ -11,7 +11,8 @@ from .._types import Clamps, Nodes, Scalar, Terms
 
 def total(terms: Terms) -> Scalar:
     """The sum of all scalars of a tree, in one go: a chain of additions is slow to compile."""
-    return jnp.sum(jnp.stack(jax.tree.leaves(terms)))
+    leaves = jax.tree.leaves(terms)
+    return jnp.sum(jnp.stack(leaves)) if leaves else jnp.asarray(0.0)
 
 
 class AbstractEnergy(eqx.Module):

@@ -1,17 +1,17 @@
 from collections.abc import Sequence
 from typing import Any, cast
 
-import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._stack import predict
-from .._types import Clamps, Layers, Loss, Nodes, Number, Scalar
-from .base import AbstractEnergy
+from .._types import Layers, Loss, Number
 from .loss import squared_error
+from .network import AbstractNetworkEnergy, Network, Node
+
+Precision = Number | Float[Array, "..."]
 
 
-class PCEnergy(AbstractEnergy):
+class PCEnergy(AbstractNetworkEnergy):
     r"""The energy of a chain of predictions,
 
     $$F = \sum_{\ell=1}^{L-1} \frac{p_\ell}{2} \lVert z_\ell - f_\ell(z_{\ell-1}) \rVert^2
@@ -19,15 +19,16 @@ class PCEnergy(AbstractEnergy):
 
     **Arguments:**
 
-    - `loss`: of the last state and its prediction. By default the squared error, like that
-        of every other layer.
-    - `precision`: $p_\ell$, one number for all layers or a sequence of one per layer.
+    - `loss`: of the last state and its prediction, where it is given. By default the squared
+        error, like that of every other layer.
+    - `precision`: $p_\ell$, one number for all layers or a sequence of one per layer: each a
+        number, or an array of the shape of $z_\ell$, which then counts inside the sum.
     """
 
     loss: Loss = squared_error
-    precision: Number | Sequence[Number] | Float[Array, " layers"] = 1.0
+    precision: Precision | Sequence[Precision] = 1.0
 
-    def precisions(self, depth: int) -> Sequence[Number]:
+    def precisions(self, depth: int) -> Sequence[Precision]:
         """The precision of each layer of a chain of that depth."""
         if not isinstance(self.precision, Sequence) and jnp.ndim(self.precision) == 0:
             return [self.precision] * depth
@@ -39,9 +40,23 @@ class PCEnergy(AbstractEnergy):
             )
         return precisions
 
-    def terms(self, params: Layers, nodes: Nodes, clamps: Clamps) -> list[Scalar]:
-        states = eqx.combine(nodes, clamps)
-        losses = [squared_error] * (len(params) - 1) + [self.loss]
-        predictions = predict(params, states[:-1], compared=True)
-        chain = zip(self.precisions(len(params)), losses, states[1:], predictions, strict=True)
-        return [p * loss(target, prediction) for p, loss, target, prediction in chain]
+    def network(self, params: Layers) -> Network:
+        return chain(params, self.precisions(len(params)), self.loss)
+
+
+def chain(
+    layers: Layers,
+    precisions: Sequence[Any],
+    loss: Loss = squared_error,
+    learned: Sequence[bool] = (),
+) -> Network:
+    """A chain of states from 0 on, each predicted by the one before."""
+    losses = [squared_error] * (len(layers) - 1) + [loss]
+    learned = learned or [False] * len(layers)
+    nodes = {
+        i: Node(layer, (i - 1,), loss, p, flag)
+        for i, (layer, loss, p, flag) in enumerate(
+            zip(layers, losses, precisions, learned, strict=True), start=1
+        )
+    }
+    return {0: Node(precision=0.0), **nodes}

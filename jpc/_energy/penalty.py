@@ -4,8 +4,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from .._types import Clamps, Nodes, Number, Scalar
+from .._clamp import inferred
+from .._types import Clamps, Name, Nodes, Number, Scalar
 from .base import AbstractEnergy
+from .network import AbstractNetworkEnergy, AbstractPenalty, Network, Node
 
 
 def _weights(params: PyTree) -> list[Array]:
@@ -22,25 +24,23 @@ def _total(scalars: Iterable[Scalar]) -> Scalar:
     return sum(scalars, start=jnp.asarray(0.0))
 
 
-class WeightDecay(AbstractEnergy):
+class WeightDecay(AbstractPenalty):
     r"""$\frac{c}{2} \sum_\ell \lVert W_\ell \rVert^2$ over the weights of every layer."""
 
     coefficient: Number
 
-    def terms(self, params: PyTree, nodes: Nodes, clamps: Clamps) -> Scalar:
-        del nodes, clamps
+    def penalty(self, params: PyTree) -> Scalar:
         return 0.5 * self.coefficient * _total(jnp.sum(w**2) for w in _weights(params))
 
 
-class SpectralPenalty(AbstractEnergy):
+class SpectralPenalty(AbstractPenalty):
     r"""$\frac{c}{2} \sum_\ell \lVert I - W_\ell^T W_\ell \rVert^2$ over the weights of every
     layer; those with more than two axes as matrices with their first axis as rows.
     """
 
     coefficient: Number
 
-    def terms(self, params: PyTree, nodes: Nodes, clamps: Clamps) -> Scalar:
-        del nodes, clamps
+    def penalty(self, params: PyTree) -> Scalar:
         matrices = [w.reshape(w.shape[0], -1) for w in _weights(params)]
         gaps = [jnp.eye(w.shape[1], dtype=w.dtype) - w.T @ w for w in matrices]
         return 0.5 * self.coefficient * _total(jnp.sum(gap**2) for gap in gaps)
@@ -52,15 +52,23 @@ class ActivityDecay(AbstractEnergy):
     coefficient: Number
 
     def terms(self, params: PyTree, nodes: Nodes, clamps: Clamps) -> Scalar:
-        del params, clamps
-        return 0.5 * self.coefficient * _total(jnp.sum(z**2) for z in jax.tree.leaves(nodes))
+        del params
+        free = jax.tree.leaves(inferred(nodes, clamps))
+        return 0.5 * self.coefficient * _total(jnp.sum(z**2) for z in free)
 
 
-class GaussianPrior(AbstractEnergy):
-    r"""$\frac{c}{2} \lVert z_0 \rVert^2$ on the first state, if it is inferred."""
+class GaussianPrior(AbstractNetworkEnergy):
+    r"""$\frac{c}{2} \lVert z_0 \rVert^2$ on the first state, as far as it is inferred.
+
+    **Arguments:**
+
+    - `coefficient`: $c$.
+    - `node`: the name of another state, one that nothing predicts.
+    """
 
     coefficient: Number
+    node: Name = 0
 
-    def terms(self, params: PyTree, nodes: Nodes, clamps: Clamps) -> Scalar:
-        del params, clamps
-        return 0.5 * self.coefficient * _total(jnp.sum(z**2) for z in jax.tree.leaves(nodes[0]))
+    def network(self, params: PyTree) -> Network:
+        del params
+        return {self.node: Node(precision=self.coefficient)}

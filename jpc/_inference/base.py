@@ -160,6 +160,13 @@ def gradient_norm(
     return jax.vmap(ratio)(nodes, clamps)
 
 
+def by_name(nodes: Nodes) -> dict[str, Any]:
+    """For a message that names a state."""
+    if isinstance(nodes, dict):
+        return {f"The state {name!r}": z for name, z in nodes.items()}
+    return {f"z_{i}": z for i, z in enumerate(nodes)}
+
+
 def conclude(
     nodes: Nodes,
     result: RESULTS,
@@ -181,5 +188,5 @@ def conclude(
         return raise_if_failed(result, failed, nodes) if throw else nodes, result
 
     if throw:
-        nodes = raise_if_not_finite({f"z_{i}": z for i, z in enumerate(nodes)}, nodes)
+        nodes = raise_if_not_finite(by_name(nodes), nodes)
     return jax.vmap(one)(nodes, result, before, after)

@@ -6,8 +6,9 @@ held where it is, and the others take Newton's step. A step that carries a unit 
 there, if the energy rises to both sides; a unit that is held is let go when it does not.
 """
 
+import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -15,18 +16,41 @@ import lineax as lx
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, PyTree
 
+from .._energy import Unfolded
 from .._types import Number, Scalar
+from .relax import Progress
 
+_PATIENCE = 20
+_NEAR = 1e-3
 _TINY = 1e-12  # On one side of a kink, and nowhere else.
+
+
+_RECTIFIERS = re.compile(r"= (max|min|abs|clamp|select_n)\b")
+_OTHERS = re.compile(r"= (reduce_window|reduce_window_max|reduce_window_min|sort)\b")
+
+
+Kinks: TypeAlias = Literal["none", "rectifiers", "others"]
+
+
+def find_kinks(unfolded: Unfolded, v: dict, given: dict) -> Kinks:
+    """Which kinks predictions have, as far as their programs tell: none, those of rectifiers and
+    the like, which can be held, or also others, such as a choice among several units.
+    """
+    z, _ = jax.eval_shape(unfolded.unfold, v, given)
+    program = lambda node: str(jax.make_jaxpr(node.fn)(*(z[p] for p in node.parents)))
+    kinds = {program(node) for node in unfolded.network.values() if node.fn is not None}
+    found = lambda pattern: any(pattern.search(program) for program in kinds)
+    return "others" if found(_OTHERS) else "rectifiers" if found(_RECTIFIERS) else "none"
 
 
 def settle(
     potential: Callable[[PyTree], Scalar],
     start: PyTree,
+    active: Bool[Array, ""],
     *,
     tolerance: Array,
     blur: Array,
-    max_steps: int,
+    max_steps: int = 100,
 ) -> tuple[PyTree, Array, Array]:
     """Descends to where every unit has either no gradient or a kink.
 
@@ -34,9 +58,11 @@ def settle(
 
     - `potential`: the energy of the units.
     - `start`: where they are.
+    - `active`: whether to begin at all.
     - `tolerance`: of the norm of the gradient of the units that are not held.
     - `blur`: energies that differ by less are the same but for rounding.
-    - `max_steps`: how many steps to take at most. It stops where the energy cannot be lowered.
+    - `max_steps`: how many steps to take at most. It stops where the energy cannot be lowered,
+        or when a few steps have changed little.
 
     **Returns:**
 
@@ -46,21 +72,37 @@ def settle(
     energy = lambda z: potential(unravel(z))
 
     def body(state):
-        z, pins, _, steps, _ = state
-        gradient = jnp.where(pins, 0, jax.grad(energy)(z))
-        new, held, okay = _search(energy, z, pins, _newton(energy, z, pins, gradient), blur)
+        z, pins, _, steps, progress, _ = state
+        value, gradient = jax.value_and_grad(energy)(z)
+        gradient = jnp.where(pins, 0, gradient)
         gap = jnp.linalg.norm(gradient)
-        go_on = okay & (gap > tolerance)
+        move = _newton(energy, z, pins, gradient)
+        new, held, okay = _search(energy, z, pins, move, value + blur)
+        progress = progress.update(value, gap)
+        patience = jnp.where(jnp.any(held), _PATIENCE, 4)  # Kinks of another kind cannot be held.
+        go_on = okay & (gap > tolerance) & (progress.stalled < patience)
         z, pins = jnp.where(go_on, new, z), jnp.where(go_on, held, pins)
-        return z, pins, gap, steps + 1, go_on
+        return z, pins, gap, steps + 1, progress, go_on
 
     def unfinished(state):
-        *_, steps, go_on = state
+        *_, steps, _, go_on = state
         return go_on & (steps < max_steps)
 
-    state = (z, jnp.zeros(z.shape, bool), jnp.asarray(jnp.inf, z.dtype), jnp.asarray(0))
-    z, _, gap, steps, _ = jax.lax.while_loop(unfinished, body, (*state, jnp.asarray(True)))
+    never = jnp.asarray(jnp.inf, z.dtype)
+    progress = Progress(never, never, jnp.asarray(0))
+    z, pins = _hold_near(energy, z, energy(z) + blur)
+    state = (z, pins, never, jnp.asarray(0), progress, active)
+    z, _, gap, steps, *_ = jax.lax.while_loop(unfinished, body, state)
     return unravel(z), gap, steps
+
+
+def _hold_near(energy: Callable[[Array], Scalar], z: Array, most: Array) -> tuple[Array, Array]:
+    """Holds the units that a descent has left next to their kinks, if that is no worse."""
+    near = jnp.abs(z) <= _NEAR * jnp.sqrt(jnp.mean(z**2))
+    held, _ = _at_kinks(energy, jnp.where(near, 0, z), near)
+    there = jnp.where(held, 0, z)
+    okay = energy(there) <= most
+    return jnp.where(okay, there, z), okay & held
 
 
 def _at_kinks(energy: Callable[[Array], Scalar], z: Array, units: Bool[Array, " units"]):
@@ -82,17 +124,16 @@ def _newton(energy, z: Array, pins: Array, gradient: Array) -> Array:
     # Lineax compares entry by entry: with no `atol` an entry that is zero ends it all.
     atol = tolerance * jnp.linalg.norm(gradient)
     options: Any = dict(rtol=tolerance, atol=atol, stabilise_every=None)
-    solver = lx.CG(max_steps=min(2 * z.size, 300), **options)
+    solver = lx.CG(max_steps=min(2 * z.size, 200), **options)
     move = lx.linear_solve(operator, -gradient, solver, throw=False).value
     downhill = jnp.all(jnp.isfinite(move)) & (jnp.vdot(move, gradient) < 0)
     return jnp.where(downhill, move, -gradient)
 
 
-def _search(energy, z: Array, pins: Array, move: Array, blur: Array) -> tuple[Array, Array, Array]:
+def _search(energy, z: Array, pins: Array, move: Array, most: Array) -> tuple[Array, Array, Array]:
     """A step along a direction that does not raise the energy, if there is one: where it ends,
     which units are held there, and whether it was found.
     """
-    most = energy(z) + blur
 
     def attempt(length: Number):
         there = z + length * move

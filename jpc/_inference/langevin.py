@@ -9,6 +9,7 @@ import lineax as lx
 from jaxtyping import Array, PyTree
 
 from .._checks import checked_jit, raise_if_not_finite
+from .._clamp import inferred
 from .._types import Number
 from .base import (
     RESULTS,
@@ -17,6 +18,7 @@ from .base import (
     Record,
     Trajectory,
     as_precise,
+    by_name,
     check_positive,
     gradient_norm,
 )
@@ -72,7 +74,7 @@ class Langevin(AbstractInference):
         norm = gradient_norm(energy, params, end, clamps)
         result = jax.vmap(_result)(norm)
         if self.throw:
-            end = raise_if_not_finite({f"z_{i}": z for i, z in enumerate(end)}, end)
+            end = raise_if_not_finite(by_name(end), end)
         stats = {"steps": steps, "evaluations": steps, "gradient_norm": norm}
         return Inferred(end, result, stats, trajectory)
 
@@ -81,6 +83,7 @@ class Langevin(AbstractInference):
         if jax.tree.structure(speed) == jax.tree.structure(0.0):
             speed = jax.tree.map(lambda z: jnp.full_like(z, speed), nodes)
         speed = jax.tree.map(jnp.broadcast_to, speed, jax.tree.map(jnp.shape, nodes))
+        speed = inferred(speed, clamps)  # What is given stays as it is.
 
         def drift(t, z, args):
             grads = jax.grad(energy.example, argnums=1)(params, z, clamps)

@@ -1,0 +1,78 @@
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import equinox as eqx
+
+from .._types import Loss
+from .loss import squared_error
+from .network import AbstractNetworkEnergy, Network, Node, sort
+
+
+class GraphEnergy(AbstractNetworkEnergy):
+    r"""The energy of any graph of predictions, of states that have names,
+
+    $$F = \sum_n \frac{p_n}{2} \lVert z_n - f_n(z_{\mathrm{parents}(n)}) \rVert^2,$$
+
+    with a loss in the place of the square where one is given. The parameters are a dictionary of
+    callables $f_n$ on one example, by name. `nodes` and `clamps` are dictionaries too:
+    [`jpc.pose`][] makes them.
+
+        energy = jpc.GraphEnergy({"h": ["x"], "label": ["h"], "image": ["h", "x"]},
+                                 loss={"label": jpc.cross_entropy})
+        params = {"h": eqx.nn.Linear(...), "label": ..., "image": lambda h, x: ...}
+
+    A graph may have cycles; [`jpc.Equilibrium`][] and [`jpc.EPCEnergy`][] need one without.
+
+    **Arguments:**
+
+    - `parents`: for each state that is predicted the names of those that predict it, in the order
+        in which its callable takes them. All others are inputs, given or inferred.
+    - `loss`: for some states the loss of what is given; by default the squared error.
+    - `precision`: for some states their $p_n$, a number or an array of the state's shape; by
+        default 1. An input has a prior $\frac{p_n}{2} \lVert z_n \rVert^2$ if it is named here.
+    """
+
+    parents: tuple[tuple[str, tuple[str, ...]], ...] = eqx.field(static=True)
+    loss: dict[str, Loss]
+    precision: dict[str, Any]
+
+    def __init__(
+        self,
+        parents: Mapping[str, Sequence[str]],
+        *,
+        loss: Mapping[str, Loss] | None = None,
+        precision: Mapping[str, Any] | None = None,
+    ):
+        for name, given in parents.items():
+            if isinstance(given, str) or not all(isinstance(p, str) for p in given):
+                raise TypeError(
+                    f"The parents of {name!r} must be a list of names, such as ['x'], got "
+                    f"{given!r}."
+                )
+        self.parents = tuple((name, tuple(given)) for name, given in parents.items())
+        self.loss, self.precision = dict(loss or {}), dict(precision or {})
+        if unknown := sorted({*self.loss, *self.precision} - {*self.names()}):
+            raise ValueError(
+                f"{unknown[0]!r} has a loss or a precision but is no state of the graph, which "
+                f"has {', '.join(self.names())}."
+            )
+
+    def names(self) -> list[str]:
+        """Of all states, parents first where there are no cycles."""
+        predicted = dict(self.parents)
+        inputs = dict.fromkeys(p for _, given in self.parents for p in given)
+        every = {name: () for name in inputs if name not in predicted} | predicted
+        return sort(every) or list(every)
+
+    def network(self, params: dict[str, Callable]) -> Network:
+        parents = dict(self.parents)
+        if missing := sorted(parents.keys() - params.keys()):
+            raise ValueError(f"params has no callable that predicts {missing[0]!r}.")
+
+        def node(name: str) -> Node:
+            if name not in parents:
+                return Node(precision=self.precision.get(name, 0.0))
+            loss, p = self.loss.get(name, squared_error), self.precision.get(name, 1.0)
+            return Node(params[name], parents[name], loss, p)
+
+        return {name: node(name) for name in self.names()}

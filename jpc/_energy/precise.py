@@ -1,0 +1,53 @@
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .._layer import Layer
+from .._types import Layers
+from .network import AbstractNetworkEnergy, Network
+from .pc import chain
+
+
+class Precise(eqx.Module):
+    r"""A layer that knows how precise its prediction is, for a [`jpc.PrecisionEnergy`][].
+
+    **Arguments:**
+
+    - `fn`: the layer, any callable on one example.
+    - `log_precision`: $\log p$, an array: of no axes, or of the shape of what the layer predicts,
+        one for each unit. It is learned.
+    """
+
+    fn: Callable
+    log_precision: Float[Array, "..."]
+
+    def __call__(self, z: Array) -> Array:
+        return self.fn(z)
+
+
+class PrecisionEnergy(AbstractNetworkEnergy):
+    r"""The energy of a chain whose layers learn their precisions,
+
+    $$F = \sum_{\ell=1}^{L} \frac{1}{2} \sum_i \left( p_{\ell i}
+          (z_{\ell i} - f_{\ell i}(z_{\ell-1}))^2 - \log p_{\ell i} \right).$$
+
+    Layers that are [`jpc.Precise`][] have a precision that is learned, all others one of 1. At the
+    optimum $p$ is one over the mean square of the error. That of an output is the precision of the
+    data. An error of a hidden layer can be inferred away, and its precision then grows without
+    bound: leave those at 1, or hold them by a penalty.
+    """
+
+    def network(self, params: Layers) -> Network:
+        logs = [_log_precision(layer) for layer in params]
+        precisions = [1.0 if log is None else jnp.exp(log) for log in logs]
+        return chain(params, precisions, learned=[log is not None for log in logs])
+
+
+def _log_precision(layer: Any) -> Array | None:
+    match layer:
+        case Precise(log_precision=log) | Layer(fn=Precise(log_precision=log)):
+            return log
+    return None

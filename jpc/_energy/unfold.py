@@ -1,0 +1,112 @@
+r"""Networks in the coordinates of their errors, where the equilibrium of inference is small.
+
+Write $z_n = f_n(\mathrm{parents}) + e_n$ for every state that is inferred, and let $v$ be all of
+these errors (of a state that nothing predicts, the state itself). Then the energy is a sum of
+squares and a loss of the predictions $\hat y$ of what is given,
+
+$$F(v) = \tfrac{1}{2} v^T P v + \mathrm{loss}(\hat y(v)),$$
+
+with a diagonal $P$, the precisions, whatever the network is and wherever it is clamped.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, PyTree
+
+from .._clamp import Masked, entry, inferred, states
+from .._types import Clamps, Name, Nodes, Scalar
+from .base import total
+from .loss import squared_error
+from .network import Network, check_order, check_states, costs, predictions
+
+
+class Unfolded(eqx.Module):
+    """A network in the coordinates of its errors; all of its functions are of one example.
+
+    **Attributes:**
+
+    - `network`: its nodes, by name. `free` and `given` below are dictionaries by name too.
+    - `names`: parents before their children; a tree's dictionary does not keep its order.
+    - `free`, `seen`: the names of the states that are inferred, at least in part, and of those
+        that are both predicted and given, at least in part.
+    """
+
+    network: Network
+    names: tuple[Name, ...] = eqx.field(static=True)
+    free: tuple[Name, ...] = eqx.field(static=True)
+    seen: tuple[Name, ...] = eqx.field(static=True)
+
+    @staticmethod
+    def of(network: Network, nodes: Nodes, clamps: Clamps) -> tuple["Unfolded", dict, dict]:
+        """The network of a problem, and what is free and what is given in it, by name."""
+        check_order(network)
+        check_states(network, nodes, clamps)
+        given = {name: entry(clamps, name) for name in network}
+        free = {name: entry(nodes, name) for name in network}
+        seen = [n for n, node in network.items() if given[n] is not None and node.fn is not None]
+        free = {name: z for name, z in free.items() if z is not None}
+        return Unfolded(network, tuple(network), tuple(free), tuple(seen)), free, given
+
+    def definite(self) -> bool:
+        """Whether no free state has a flat prior, so that $P$ can be inverted."""
+        return all(self.network[name].counts() for name in self.free)
+
+    def quadratic(self, given: dict) -> bool:
+        """Whether the loss has the same curvature for every example."""
+        whole = not any(isinstance(given[name], Masked) for name in self.seen)
+        return whole and all(self.network[name].loss is squared_error for name in self.seen)
+
+    def weights(self) -> dict[Name, Array]:
+        """$P$, like the coordinates."""
+        return {name: jnp.asarray(self.network[name].precision) for name in self.free}
+
+    def unfold(self, v: dict, given: dict) -> tuple[dict[Name, Array], dict[Name, Array]]:
+        """The states, and the predictions of those that something predicts."""
+        z, predicted = {}, {}
+        for name in self.names:
+            prediction = self.network[name].predict(z)
+            if prediction is not None:
+                predicted[name] = prediction
+            if name not in v:
+                z[name] = given[name]
+                continue
+            free = v[name] if prediction is None else prediction + v[name]
+            z[name] = free if given[name] is None else given[name].fill(free)
+        return z, predicted
+
+    def predict(self, v: dict, given: dict) -> tuple[dict[Name, Array], dict[Name, Array]]:
+        r"""$\hat y$ and all states."""
+        z, predicted = self.unfold(v, given)
+        return {name: predicted[name] for name in self.seen}, z
+
+    def coordinates(self, free: dict, given: dict) -> dict[Name, Array]:
+        """The errors of some states."""
+        z = states(free, given)
+        predicted = predictions(self.network, z, compared=True)
+        errors = {n: z[n] - predicted[n] if n in predicted else z[n] for n in self.free}
+        return inferred(errors, {name: given[name] for name in self.free})
+
+    def potential(self, free: dict, given: dict) -> Scalar:
+        """The energy of some states."""
+        return total(costs(self.network, free, given))
+
+    def loss(self, predicted: dict[Name, Array], given: dict) -> Scalar:
+        """Of the predictions of what is given."""
+        return total([self.network[n].given_cost(predicted[n], given[n]) for n in self.seen])
+
+    def own(self, v: dict) -> Array:
+        """$P v$, in one vector."""
+        for name, z in v.items():
+            self.network[name].check_precision(z.shape)
+        return ravel(jax.tree.map(jnp.multiply, v, self.weights()))
+
+    def energy(self, v: dict, given: dict) -> Scalar:
+        predicted, _ = self.predict(v, given)
+        return 0.5 * jnp.vdot(ravel(v), self.own(v)) + self.loss(predicted, given)
+
+
+def ravel(tree: PyTree) -> Array:
+    """All numbers in one vector: what is done to it is compiled once, not once a layer."""
+    return ravel_pytree(tree)[0]

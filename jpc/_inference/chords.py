@@ -1,0 +1,211 @@
+r"""Iterations of a whole batch that share a matrix.
+
+Where the gradient of the energy vanishes, $P v = J^T \lambda$, with $J = \partial \hat y /
+\partial v$ and $\lambda$ the error of what is given, $g(\hat y) = -\partial \, \mathrm{loss} /
+\partial \hat y$: the equilibrium is a root in the space of what is given, however deep and wide
+the network is. From some $v = P^{-1} J^T \lambda$ the prediction moves by $A \Delta\lambda$ with
+$A = J P^{-1} J^T$, which differs little between examples. So an iteration solves
+
+$$\lambda' = g(\hat y + A (\lambda' - \lambda))$$
+
+with an $A$ that is shared and a loss that is the example's own, and goes to
+$v' = P^{-1} J^T \lambda'$. For squared errors this is linear, and $S = I + H A$ the rescaling of
+the linear theory. How far the step before it went too far, or not far enough, is a correction of
+$A$ along that step.
+"""
+
+import functools as ft
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array
+
+from .._energy import Unfolded, ravel
+from .relax import blur_of, dot, norm, pick, rounding_of
+
+_DEEP = 16  # From here on chords are a loop, for a short first call; a loop of few layers is slow.
+_TINY = 1e-37
+LOST = 0.05  # More than this part of the answer is missing after another step.
+_INNER = 5, 2  # Newton's steps for a loss that is not a square, at first and then.
+
+
+class Found(NamedTuple):
+    r"""Of one example: the coordinates `v`, how far they are off relatively, and what follows at
+    the states `z` where they were linearised: $\lambda$ and $\delta = J^T \lambda$. `steady`
+    says whether there is a reason to believe that, `kinks` whether units are held at kinks.
+    """
+
+    v: dict
+    z: dict
+    delta: dict
+    lam: dict
+    gap: Array
+    steps: Array
+    steady: Array
+    kinks: Array
+
+
+def derivatives(unfolded: Unfolded, v: dict, given: dict) -> tuple[Array, Array]:
+    """$A$ and $H$ of one example."""
+    predict = lambda v: unfolded.predict(v, given)[0]
+    predicted, pull = jax.vjp(predict, v)
+    yhat, unravel = ravel_pytree(predicted)
+    weights = unfolded.weights()
+
+    def both(row):
+        (t,) = pull(unravel(row))
+        return ravel(t), ravel(jax.tree.map(jnp.divide, t, weights))
+
+    J, JW = jax.vmap(both)(jnp.eye(yhat.size, dtype=yhat.dtype))
+    return dot(JW, J.T), jax.hessian(lambda y: unfolded.loss(unravel(y), given))(yhat)
+
+
+def learn_from(unfolded: Unfolded, v: dict, given: dict, lam: dict | None) -> Found:
+    r"""What there is to learn at `v`: from $\lambda$ if that is known, or else from the errors
+    themselves.
+    """
+    predict = lambda v: unfolded.predict(v, given)
+    predicted, pull, z = jax.vjp(predict, v, has_aux=True)
+    if lam is not None:
+        (delta,) = pull(lam)
+    else:
+        lam = {n: -slope for n, slope in jax.grad(unfolded.loss)(predicted, given).items()}
+        delta = jax.tree.map(jnp.multiply, v, unfolded.weights())
+    never = jnp.asarray(jnp.inf, jnp.result_type(*jax.tree.leaves(v)))
+    return Found(v, z, delta, lam, never, jnp.asarray(0), jnp.asarray(True), jnp.asarray(False))
+
+
+def energy_of(unfolded: Unfolded, v: dict, given: dict) -> tuple[Array, Array]:
+    """The energy of one example, and how much of it may be rounding."""
+    predicted, _ = unfolded.predict(v, given)
+    yhat, unravel = ravel_pytree(predicted)
+    loss = lambda y: unfolded.loss(unravel(y), given)
+    energy = 0.5 * jnp.vdot(ravel(v), unfolded.own(v)) + loss(yhat)
+    return energy, blur_of(energy, loss, yhat, unfolded.quadratic(given))
+
+
+class _Way(NamedTuple):
+    """Where the iterations are: the last step, as a part of what there is, whether each was less
+    than half of the one before it, and whether they have got lost.
+    """
+
+    found: Found
+    step: Array
+    part: Array
+    steady: Array
+    lost: Array
+
+
+class Chords(NamedTuple):
+    r"""The iterations of one example. `matrix` is $S^{-1}$ if the curvature of the loss is the
+    same everywhere, and $A$ if it is not.
+    """
+
+    unfolded: Unfolded
+    given: dict
+    matrix: Array
+    rtol: Any
+
+    def __call__(self, v: dict, count: int) -> Found:
+        first = self._begin(v)
+        again = lambda _, way: self._go_on(v, way)
+        if len(self.unfolded.network) > _DEEP:
+            way = jax.lax.fori_loop(1, count, again, first)
+        else:
+            way = ft.reduce(lambda way, i: again(i, way), range(1, count), first)
+        gap, contracts = self._gap(way)
+        steady = way.steady & contracts & ~way.lost
+        return way.found._replace(gap=gap, steps=jnp.asarray(count), steady=steady)
+
+    def _begin(self, v: dict) -> _Way:
+        yhat, unravel, pull, z = self._predict(v)
+        step = self._propose(unravel, yhat, jnp.zeros_like(yhat), _INNER[0])
+        found = self._move(unravel(step), pull, z)
+        return _Way(found, step, jnp.ones((), yhat.dtype), jnp.asarray(True), jnp.asarray(False))
+
+    def _go_on(self, first: dict, way: _Way) -> _Way:
+        # What got lost learns from a single step, that from a feedforward pass; if it gets worse
+        # and worse only in the last iteration, nothing.
+        v = pick(way.lost, first, way.found.v)
+        yhat, unravel, pull, z = self._predict(v)
+        lam = jnp.where(way.lost, 0, ravel(way.found.lam))
+        step = self._propose(unravel, yhat, lam)
+        negligible = self._negligible(unravel, yhat, lam)
+        size, last = norm(step), norm(way.step)
+        slow = size > jnp.maximum(0.5 * last, negligible)
+        part = size / jnp.maximum(norm(lam), _TINY)
+        remaining = part * jnp.minimum(1, part / way.part)
+        lost = ~way.lost & (size > negligible) & (remaining > LOST)
+        step = jnp.where(slow & ~way.lost, _secant(step, way.step), step)
+        nothing = lost & (part > 1)
+        found = self._move(unravel(jnp.where(nothing, 0, lam + step)), pull, z)
+        return _Way(found, step, part, way.steady & ~slow, way.lost | lost)
+
+    def _predict(self, v: dict) -> tuple[Array, Callable, Callable, dict]:
+        predict = lambda v: self.unfolded.predict(v, self.given)
+        predicted, pull, z = jax.vjp(predict, v, has_aux=True)
+        return *ravel_pytree(predicted), pull, z
+
+    def _move(self, lam: dict, pull: Callable, z: dict) -> Found:
+        (delta,) = pull(lam)
+        v = jax.tree.map(jnp.divide, delta, self.unfolded.weights())
+        never = jnp.asarray(jnp.inf, jnp.result_type(*jax.tree.leaves(lam)))
+        return Found(
+            v, z, delta, lam, never, jnp.asarray(0), jnp.asarray(True), jnp.asarray(False)
+        )
+
+    def _gap(self, way: _Way) -> tuple[Array, Array]:
+        r"""How far $\lambda$ is off, by the next step, or $P v$ from $J^T \lambda$; and whether
+        that step is less than half of the last one.
+        """
+        yhat, unravel, pull, _ = self._predict(way.found.v)
+        lam, own = ravel(way.found.lam), self.unfolded.own(way.found.v)
+        step = norm(self._propose(unravel, yhat, lam))
+        negligible = self._negligible(unravel, yhat, lam)
+        contracts = step <= jnp.maximum(0.5 * norm(way.step), negligible)
+        output = self.rtol * step / jnp.maximum(negligible, _TINY)
+        states = norm(own - ravel(pull(way.found.lam)[0])) / jnp.maximum(norm(own), _TINY)
+        return jnp.maximum(output, states), contracts
+
+    def _negligible(self, unravel: Callable, yhat: Array, lam: Array) -> Array:
+        r"""A step that is no more than this is within the tolerance, or rounding."""
+        loss = lambda y: self.unfolded.loss(unravel(y), self.given)
+        error = rounding_of(loss, yhat)
+        return jnp.maximum(self.rtol * norm(lam), norm(self._solve(loss, yhat, error)))
+
+    def _solve(self, loss: Callable, y: Array, error: Array) -> Array:
+        """$S^{-1}$ times an error."""
+        if self.unfolded.quadratic(self.given):
+            return dot(self.matrix, error)
+        S = jnp.eye(y.size, dtype=y.dtype) + dot(jax.hessian(loss)(y), self.matrix)
+        return jnp.linalg.solve(S, error)
+
+    def _propose(self, unravel: Callable, yhat: Array, lam: Array, inner=_INNER[1]) -> Array:
+        r"""The change of $\lambda$ that leads to equilibrium if $A$ is right."""
+        loss = lambda y: self.unfolded.loss(unravel(y), self.given)
+        error = lambda y: -jax.grad(loss)(y)
+        if self.unfolded.quadratic(self.given):
+            return dot(self.matrix, error(yhat) - lam)
+        A, lengths = self.matrix, jnp.asarray([1.0, 0.5, 0.25, 0.0625], yhat.dtype)
+
+        def potential(change):
+            moved = dot(A, change)
+            return dot(0.5 * change + lam, moved) + loss(yhat + moved)
+
+        def newton(_, change):
+            y = yhat + dot(A, change)
+            move = self._solve(loss, y, error(y) - lam - change)
+            tries = jax.vmap(lambda length: change + length * move)(lengths)
+            values = jax.vmap(potential)(tries)
+            return tries[jnp.argmin(jnp.where(jnp.isnan(values), jnp.inf, values))]
+
+        return jax.lax.fori_loop(0, inner, newton, jnp.zeros_like(yhat))
+
+
+def _secant(step: Array, last: Array) -> Array:
+    """A step, corrected by what the last one did."""
+    ratio = jnp.vdot(step, last) / jnp.vdot(last, last)
+    return step / (1 - jnp.minimum(ratio, 0.5))
