@@ -44,12 +44,20 @@ def raise_if_not_finite(named: dict[str, PyTree], token: PyTree) -> PyTree:
     """Returns `token`, or raises a run-time error that names the first tree with a NaN or an
     infinity in it.
     """
+    return raise_if({not_finite(name): ~all_finite(tree) for name, tree in named.items()}, token)
+
+
+def not_finite(name: str) -> str:
+    return f"{name} is not finite (NaN or infinity). {REMEDY}"
+
+
+def raise_if(problems: dict[str, Bool[Array, ""]], token: PyTree) -> PyTree:
+    """Returns `token`, or raises a run-time error with the first message whose value is true."""
     if not _ON.get():
         return token
-    bad = jnp.array([~all_finite(tree) for tree in named.values()])
-    messages = [f"{name} is not finite (NaN or infinity). {REMEDY}" for name in named]
+    bad = jnp.array(list(problems.values()))
     index, passed = jnp.argmax(bad), jnp.asarray(True)
-    return _once(eqx.branched_error_if(passed, jnp.any(bad), index, messages), token)
+    return _once(eqx.branched_error_if(passed, jnp.any(bad), index, list(problems)), token)
 
 
 def raise_if_failed(result: Any, failed: Bool[Array, ""], token: PyTree) -> PyTree:

@@ -8,7 +8,7 @@ from ._checks import checked_jit, raise_if_not_finite
 from ._functional import call, solve
 from ._init import Sizes, ffwd, init_activities_from_normal, init_activities_with_amort
 from ._metrics import compute_accuracy
-from ._options import FlowOptions, Options, Setup, Skips, data, setup
+from ._options import FlowOptions, Options, Setup, Skips, data, refuse_masks, setup
 from ._types import Given, Layers, Number, Scalar
 
 
@@ -23,6 +23,7 @@ def test_discriminative_pc(
     """How well a network predicts: the loss and the accuracy, in percent, of a feedforward
     pass from `input` to `output`.
     """
+    refuse_masks("jpc.test_discriminative_pc", options)
     params = (model, skip_model)
     options_ = setup(params, options)
     preds = ffwd(options_, params, data("input", input))[-1]
@@ -62,6 +63,7 @@ def test_generative_pc(
     The accuracy, in percent, of the input that is inferred from the output; and the output
     that is predicted from the input.
     """
+    refuse_masks("jpc.test_generative_pc", options)
     start = init_activities_from_normal(key, layer_sizes, "unsupervised", batch_size, sigma)
     (accuracy,), preds = _infer_input(model, [start], output, input, options, 500.0)
     return accuracy, preds
@@ -99,6 +101,7 @@ def test_hpc(
     the one that inference finds from that guess, and of the one that it finds from random
     activities; and the output that is predicted from the input.
     """
+    refuse_masks("jpc.test_hpc", options)
     output, input = data("output", output), data("input", input)
     guess = init_activities_with_amort(amortiser, generator, output)
     start = init_activities_from_normal(key, layer_sizes, "unsupervised", batch_size, sigma)

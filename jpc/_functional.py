@@ -12,7 +12,8 @@ import optax
 from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, PyTree
 
-from ._checks import checked_jit, raise_if_not_finite
+from ._checks import all_finite, checked_jit, not_finite, raise_if, raise_if_not_finite
+from ._clamp import Masked, states
 from ._energy import AbstractEnergy, AmortisedEnergy
 from ._inference import AbstractInference, GradientFlow, Record
 from ._learn import learn
@@ -29,7 +30,9 @@ from ._options import (
     network,
     number,
     optional_data,
+    part,
     pose,
+    problems,
     setup,
 )
 from ._types import Clamps, Given, Layers, Nodes, Number, Scalar
@@ -49,15 +52,24 @@ def call(
 
 @checked_jit
 def _jitted(fn, setup, params, activities, output, input, *args):
-    named = {f"activities[{i}]": z for i, z in enumerate(activities or ())}
-    named = {"output": output, "input": input, **named}
-    output = raise_if_not_finite(named, output)
+    output, input = part(setup, "output", output), part(setup, "input", input)
+    found = problems(setup, output, input)
+    for i, z in enumerate(activities or ()):
+        found[not_finite(f"activities[{i}]")] = ~all_finite(z)
+    output = raise_if(found, output)
     return fn(setup, params, pose(setup, params, activities, output, input), *args)
 
 
-def with_prediction(layers: Layers, nodes: Nodes) -> list[Array]:
-    """The free states, then the prediction of the output."""
-    return [*jax.tree.leaves(nodes), jax.vmap(layers[-1])(nodes[-2])]
+def with_prediction(layers: Layers, nodes: Nodes, clamps: Clamps) -> list[Array]:
+    """The states that are inferred, at least in part, then the prediction of the output; where
+    units of the output are inferred, those.
+    """
+    z, free, given = states(nodes, clamps), nodes[-1], clamps[-1]
+    prediction = jax.vmap(layers[-1])(z[-2])
+    if isinstance(given, Masked):
+        prediction = jnp.where(given.mask, prediction, free)
+    inferred = [state for state, node in zip(z, nodes, strict=True) if node is not None]
+    return [*(inferred if free is None else inferred[:-1]), prediction]
 
 
 def pc_energy_fn(
@@ -78,8 +90,9 @@ def pc_energy_fn(
     **Arguments:**
 
     - `params`: the pair of a model and its skip connections, `(model, None)` without.
-    - `activities`: $z_1 \dots z_L$, with $z_0$ first if there is no `x`. The last one, the
-        prediction of the output, does not matter here.
+    - `activities`: $z_1 \dots z_L$, with $z_0$ first if there is no `x`, or only a part of it.
+        The last one, the prediction of the output, does not matter here, but for the units
+        that a `mask` leaves out.
     - `y`: a batch of outputs.
     - `x`: a batch of inputs, if the input is given.
     - `record_layers`: whether to return the energy of each layer, without penalties.
@@ -116,16 +129,17 @@ def compute_pc_activity_grad(
     **Returns:**
 
     The energy, and gradients like the activities. The gradient in the last activity, the
-    prediction of the output, is zero.
+    prediction of the output, is zero; with masks only that in the units that are given is.
     """
     return call(_activity_grad, setup(params, options), params, activities, y, x)
 
 
 def _activity_grad(setup: Setup, params: Params, posed: Posed) -> tuple[Scalar, list[Array]]:
     energy, grads = jax.value_and_grad(setup.energy, argnums=1)(*posed)
-    output = posed.clamps[-1]
-    scale = len(output) if setup.reduction == "sum" else 1
-    return energy, [*(scale * g for g in jax.tree.leaves(grads)), jnp.zeros_like(output)]
+    scale = len(jax.tree.leaves(posed.nodes)[0]) if setup.reduction == "sum" else 1
+    grads = [scale * g for g in jax.tree.leaves(grads)]
+    given = posed.clamps[-1]
+    return energy, grads if isinstance(given, Masked) else [*grads, jnp.zeros_like(given)]
 
 
 def neg_pc_activity_grad(t: Any, activities: Activities, args: tuple) -> list[Array]:
@@ -175,7 +189,7 @@ def of_params(setup: Setup, posed: Posed, energy: AbstractEnergy | None = None) 
     """An energy (by default the setup's) as a function of a model and its skip connections,
     rather than of layers.
     """
-    z_0 = eqx.combine(posed.nodes, posed.clamps)[0]
+    z_0 = states(posed.nodes, posed.clamps)[0]
     energy = setup.energy if energy is None else energy
     return lambda params, nodes, clamps: energy(network(setup, params, z_0)[0], nodes, clamps)
 
@@ -205,6 +219,11 @@ def solve_inference(
 
     Activities like those given, at the end of inference: they go straight into
     [`jpc.update_params`][]. When recorded they have a leading axis of time.
+
+    With a `mask` the last one completes the output, `jnp.where(mask, output, activities[-1])`:
+    the units that are not given have been inferred, and at equilibrium that is their prediction
+    (unless an `activity_decay` holds them back). With an `input_mask` the first one is the whole
+    input, completed.
     """
     problem = (setup(params, options, max_t1=20.0), params, activities, output, input)
     record = choose_record(problem, record_iters, record_every)
@@ -220,10 +239,11 @@ def trim(recorded: PyTree, length: Array) -> PyTree:
 
 def solve(setup, params, posed, record):
     inferred = setup.inference(setup.energy, *posed, record=record)
-    ends, way = with_prediction(posed.layers, inferred.nodes), inferred.trajectory
+    activities = lambda nodes: with_prediction(posed.layers, nodes, posed.clamps)
+    ends, way = activities(inferred.nodes), inferred.trajectory
     if way is None:
         return ends, None, None
-    return ends, jax.vmap(lambda z: with_prediction(posed.layers, z))(way.values), way.length
+    return ends, jax.vmap(activities)(way.values), way.length
 
 
 def choose_record(problem: tuple, record: bool, every: Any) -> Record | None:
@@ -285,14 +305,15 @@ def update_activities(
 
 
 def _update_activities(setup, params, posed, optim, opt_state):
-    activities = with_prediction(posed.layers, posed.nodes)
+    activities = with_prediction(*posed)
     check_state("activities", optim, opt_state, activities)
     energy, grads = _activity_grad(setup, params, posed)
     updates, opt_state = optim.update(grads, opt_state, activities)
-    free = [z + update for z, update in zip(activities, updates, strict=True)][:-1]
+    leaves, structure = jax.tree.flatten(posed.nodes)  # Maybe without the prediction.
+    free = [z + u for z, u in zip(activities, updates, strict=True)][: len(leaves)]
     free = raise_if_not_finite({f"activities[{i}]": z for i, z in enumerate(free)}, free)
-    activities = [*free, jax.vmap(posed.layers[-1])(free[-1])]
-    return dict(energy=energy, activities=activities, opt_state=opt_state)
+    moved = posed._replace(nodes=jax.tree.unflatten(structure, free))
+    return dict(energy=energy, activities=with_prediction(*moved), opt_state=opt_state)
 
 
 def update_params(
@@ -441,11 +462,11 @@ def _jitted_amortised(fn, setup, model, equilib, amort, x, y):
         )
     _, shapes = network(setup, (model, None), x)
     nodes, clamps = amortised_chain(equilib, amort, x, y)
-    for name, states in {
+    for name, targets in {
         "amort_activities": nodes[1:-1],
         "equilib_activities": clamps[1:],
     }.items():
-        chain = {"x": x} | {f"{name} z_{depth - i}": z for i, z in enumerate(states, start=1)}
+        chain = {"x": x} | {f"{name} z_{depth - i}": z for i, z in enumerate(targets, start=1)}
         check_states(chain, shapes[: len(chain)])
         nodes = raise_if_not_finite(chain, nodes)
     return fn(model, nodes, clamps)

@@ -40,7 +40,7 @@ def equilibrium_gap(
 
 
 def _gap(setup, params, posed):
-    rtol = jnp.sqrt(jnp.finfo(posed.clamps[-1].dtype).eps)
+    rtol = jnp.sqrt(jnp.finfo(jnp.result_type(*jax.tree.leaves(posed.nodes))).eps)
     inferred = Equilibrium(rtol=rtol, throw=False)(setup.energy, *posed)
     lesson = inferred.lesson or (setup.energy, inferred.nodes)
     gradient = lambda energy, nodes: eqx.filter_grad(of_params(setup, posed, energy))(

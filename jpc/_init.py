@@ -8,8 +8,20 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, PRNGKeyArray
 
 from ._checks import checked_jit, raise_if_not_finite
+from ._clamp import Masked
 from ._layer import check_sizes, choice, feedforward_batch, show, split_key
-from ._options import Options, Params, Setup, Skips, check_model, data, network, number, setup
+from ._options import (
+    Options,
+    Params,
+    Setup,
+    Skips,
+    check_model,
+    data,
+    network,
+    number,
+    part,
+    setup,
+)
 from ._types import Given, Layers, Number
 
 Sizes = Given[Sequence[int | tuple[int, ...]]]
@@ -33,7 +45,7 @@ def init_activities_with_ffwd(
 
     **Returns:**
 
-    The list $z_1 \dots z_L$.
+    The list $z_1 \dots z_L$; with an `input_mask` $z_0 \dots z_L$.
     """
     params = (model, skip_model)
     return ffwd(setup(params, options), params, data("input", input))
@@ -41,9 +53,12 @@ def init_activities_with_ffwd(
 
 @checked_jit
 def ffwd(setup: Setup, params: Params, input: Array) -> list[Array]:
+    given = part(setup, "input", input)
+    input = given.value if isinstance(given, Masked) else given
     input = raise_if_not_finite({"input": input}, input)
     layers, _ = network(setup, params, input)
-    return feedforward_batch(layers, input)
+    states = feedforward_batch(layers, input)
+    return [input, *states] if isinstance(given, Masked) else states
 
 
 def init_activities_from_normal(

@@ -14,9 +14,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
-from jaxtyping import Array, ArrayLike, PyTree
+from jaxtyping import Array, ArrayLike, Bool, PyTree
 
-from ._clamp import clamp
+from ._checks import all_finite, not_finite
+from ._clamp import Masked, clamp
 from ._energy import (
     AbstractEnergy,
     ActivityDecay,
@@ -40,6 +41,7 @@ _PENALTIES: dict[str, Callable[[Array], AbstractEnergy]] = {
     "activity_decay": ActivityDecay,
 }
 _SYNONYMS = {"loss": "loss_id", "solver": "ode_solver"}
+_MASKS = {"output": "mask", "input": "input_mask"}
 
 
 class Options(TypedDict, total=False):
@@ -53,6 +55,14 @@ class Options(TypedDict, total=False):
         [`jpc.WeightDecay`][], [`jpc.SpectralPenalty`][], [`jpc.ActivityDecay`][].
     - `energy`: any [`jpc.AbstractEnergy`][], instead of the options that make one.
     - `reduction`: `"sum"` (default) or `"mean"`, see [`jpc.GradientFlow`][].
+    - `mask`: the units of the output that are given, if not all are: booleans of its shape, or
+        one for each example, which then counts for all of its units. The others are inferred:
+        they start from the last of the activities, and what was inferred is in the last of
+        those that are returned. What the output holds there does not matter, it may be NaN.
+        With the cross-entropy an example's output is given whole or not at all.
+    - `input_mask`: the same for the input. Then $z_0$ is the first of the activities, as it is
+        without an input; in a feedforward pass it starts from zeros in the units that are not
+        given.
     """
 
     loss_id: Literal["mse", "ce"]
@@ -65,6 +75,8 @@ class Options(TypedDict, total=False):
     activity_decay: Number
     energy: AbstractEnergy
     reduction: Literal["sum", "mean"]
+    mask: ArrayLike | None
+    input_mask: ArrayLike | None
 
 
 class FlowOptions(Options, total=False):
@@ -96,6 +108,7 @@ class Setup(eqx.Module):
     gamma: Number
     param_type: ParamType = eqx.field(static=True)
     reduction: Literal["sum", "mean"] = eqx.field(static=True)
+    masks: dict[str, Array] = eqx.field(default_factory=dict)
 
 
 class Posed(NamedTuple):
@@ -125,7 +138,35 @@ def setup(params: Params, options: Any, *, max_t1: float | None = None) -> Setup
         number("gamma", options.get("gamma", 1.0), above=0.0),
         choice("param_type", options.get("param_type", "sp"), get_args(ParamType)),
         reduction,
+        {name: _booleans(word, options.get(word)) for name, word in masks_of(options).items()},
     )
+
+
+def masks_of(options: Any) -> dict[str, str]:
+    """The masks among some options, by what they are masks of."""
+    return {name: word for name, word in _MASKS.items() if options.get(word) is not None}
+
+
+def refuse_masks(what: str, options: Any) -> None:
+    if masks := masks_of(options).values():
+        raise ValueError(
+            f"{what} is for outputs and inputs that are given whole: leave out "
+            f"{' and '.join(masks)}, and the examples that are not."
+        )
+
+
+def _booleans(name: str, value: Any) -> Array:
+    try:
+        array = jnp.asarray(value)
+    except (TypeError, ValueError):
+        array = None
+    if array is None or array.dtype != jnp.bool_:
+        got = show(value) if array is None else f"{array.dtype} of shape {array.shape}"
+        raise TypeError(
+            f"{name} must be booleans, true for the units that are given, such as "
+            f"~jnp.isnan(data) or weights > 0: got {got}."
+        )
+    return array
 
 
 def _energies(depth: int, options: dict[str, Any]) -> tuple[AbstractEnergy, AbstractEnergy]:
@@ -285,31 +326,80 @@ def _unbroadcast(layer: Layer, z: Array) -> Array:
     return layer(z)
 
 
-def pose(setup: Setup, params: Params, activities: Any, output: Array, input: Any) -> Posed:
-    """The problem of the core that one of the paper's calls is about. Activities come with
-    the prediction of the output as their last entry, and leave without it; `None` stands for
-    those of a feedforward pass.
-    """
-    depth, first = len(params[0]), 0 if input is None else 1
-    if depth == first:
-        raise ValueError("A network of one layer has nothing to infer: give it at least two.")
-    if (activities is not None or input is None) and len(activities or ()) != depth + 1 - first:
+def part(setup: Setup, name: str, value: Array | None) -> Any:
+    """The output or the input; if there is a mask of it, as a `Masked`."""
+    if (mask := setup.masks.get(name)) is None:
+        return value
+    word = _MASKS[name]
+    if value is None:
+        raise ValueError(f"{word} says which units of the {name} are given: give the {name} too.")
+    if mask.shape not in (value.shape, value.shape[:1]):
         raise ValueError(
-            f"A network of {depth} layers {'with' if first else 'without'} an input has "
-            f"{depth + 1 - first} activities, z_{first} ... z_{depth} (the last one is the "
-            f"prediction of the output), got {len(activities or ())}."
+            f"{word} has shape {mask.shape}, but the {name} {value.shape}: give one boolean for "
+            f"each of its units, or for each example, {value.shape[:1]}."
         )
-    given = [z for z in (input, *(activities or ())) if z is not None]
-    layers, shapes = network(setup, params, given[0])
+    mask = mask.reshape(*mask.shape, *[1] * (value.ndim - mask.ndim))
+    mask = jnp.broadcast_to(mask, value.shape)
+    return Masked(jnp.where(mask, value, 0), mask)
+
+
+def problems(setup: Setup, output: Any, input: Any) -> dict[str, Bool[Array, ""]]:
+    """What can be wrong with the numbers that are given: messages, and whether it is so."""
+    found = {}
+    for (name, word), given in zip(_MASKS.items(), (output, input), strict=True):
+        missing = f"If values are missing, say with {word} which units are given."
+        found[f"{not_finite(name)} {missing}"] = ~all_finite(given)
+        if isinstance(given, Masked):
+            empty = f"{word} is false everywhere: no unit of the {name} is given in this batch."
+            found[empty] = ~jnp.any(given.mask)
+    entropic = any(leaf is cross_entropy for leaf in jax.tree.leaves(setup.energy))
+    if isinstance(output, Masked) and entropic:
+        rows = output.mask.reshape(len(output.mask), -1)
+        split = (
+            "mask gives only some of the classes of an example. The cross-entropy needs all of "
+            "them or none: give one boolean for each example."
+        )
+        found[split] = jnp.any(jnp.any(rows, axis=1) & ~jnp.all(rows, axis=1))
+    return found
+
+
+def pose(setup: Setup, params: Params, activities: Any, output: Any, input: Any) -> Posed:
+    """The problem of the core that one of the paper's calls is about. Activities come with
+    the prediction of the output as their last entry, and leave without it (unless the output
+    is given in part); `None` stands for those of a feedforward pass.
+    """
+    (y, mask), (x, input_mask) = _open(output), _open(input)
+    depth, first = len(params[0]), 0 if x is None or input_mask is not None else 1
+    if depth == first and mask is None:
+        raise ValueError("A network of one layer has nothing to infer: give it at least two.")
+    if activities is not None or x is None:
+        how = "without" if x is None else "with" if first else "with part of"
+        _check_number(activities or (), depth, first, how)
+    start = [z for z in (x, *(activities or ())) if z is not None]
+    layers, shapes = network(setup, params, start[0])
     if activities is None:
-        activities = feedforward_batch(layers, given[0])
-    chain = {f"activity z_{i}": z for i, z in enumerate(activities, start=first)}
-    chain = chain if input is None else {"input z_0": input, **chain}
-    check_states(chain, shapes)
-    chain.popitem()
-    check_states({**chain, f"output z_{depth}": output}, shapes)
-    output = output.astype(shapes[-1].dtype)  # For labels that were integers, in float64 now.
-    return Posed(layers, *clamp(list(activities[:-1]), output, input))
+        activities = [*start, *feedforward_batch(layers, start[0])][first:]
+    inferred = {f"activity z_{i}": z for i, z in enumerate(activities, start=first)}
+    ends = {} if x is None else {"input z_0": x}
+    check_states(inferred if not first else ends | inferred, shapes)
+    between = list(inferred.items())[1 if input_mask is not None else 0 : -1]
+    check_states(ends | dict(between) | {f"output z_{depth}": y}, shapes)
+    y = y.astype(shapes[-1].dtype)  # For labels that were integers, in float64 now.
+    free = list(activities[:-1] if mask is None else activities)
+    return Posed(layers, *clamp(free, y, x, mask=mask, input_mask=input_mask))
+
+
+def _check_number(activities: Sequence, depth: int, first: int, how: str) -> None:
+    if len(activities) != depth + 1 - first:
+        raise ValueError(
+            f"A network of {depth} layers {how} an input has {depth + 1 - first} activities, "
+            f"z_{first} ... z_{depth} (the last one is the prediction of the output), got "
+            f"{len(activities)}."
+        )
+
+
+def _open(given: Any) -> tuple[Any, Array | None]:
+    return (given.value, given.mask) if isinstance(given, Masked) else (given, None)
 
 
 def check_states(chain: dict[str, Array], shapes: list[jax.ShapeDtypeStruct]) -> None:
@@ -317,8 +407,8 @@ def check_states(chain: dict[str, Array], shapes: list[jax.ShapeDtypeStruct]) ->
     for i, ((name, z), expected) in enumerate(zip(chain.items(), shapes, strict=True)):
         if z.shape[1:] != expected.shape:
             raise ValueError(
-                f"The {name} has shape {z.shape}, {z.shape[1:]} for one example, but layer {i} "
-                f"predicts {expected.shape}.{_hint(z)}"
+                f"The {name} has shape {z.shape}, {z.shape[1:]} for one example, but "
+                f"{f'layer {i} predicts' if i else 'the input has'} {expected.shape}.{_hint(z)}"
             )
     if len({len(z) for z in chain.values()}) > 1:
         sizes = ", ".join(f"{name} has {len(z)}" for name, z in chain.items())

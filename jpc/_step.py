@@ -6,7 +6,8 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, ArrayLike, PRNGKeyArray, PyTree
 
-from ._energy import AmortisedEnergy
+from ._clamp import Masked
+from ._energy import AmortisedEnergy, Node
 from ._functional import (
     Activities,
     amortised_chain,
@@ -22,7 +23,7 @@ from ._inference import Inferred, Record
 from ._init import Sizes, init_activities_from_normal, init_activities_with_amort
 from ._layer import feedforward
 from ._metrics import compute_accuracy, compute_activity_norms, compute_param_norms, mse_loss
-from ._options import FlowOptions, Posed, Setup, Skips, data, setup
+from ._options import FlowOptions, Posed, Setup, Skips, data, refuse_masks, setup
 from ._types import Given, Layers, Number
 
 
@@ -66,15 +67,20 @@ def make_pc_step(
     - `record_activities`, `record_energies`: whether to return them over time.
     - `record_every`: records at multiples of this time instead of at every step.
     - `activity_norms`, `param_norms`, `grad_norms`, `calculate_accuracy`: metrics to return.
-    - `options`: see [`jpc.FlowOptions`][]; `max_t1` is 20 by default.
+    - `options`: see [`jpc.FlowOptions`][], and [`jpc.Options`][] for outputs and inputs that are
+        given in part (`mask`, `input_mask`); `max_t1` is 20 by default.
 
     **Returns:**
 
     A dictionary; metrics that were not asked for are `None`.
 
     - `model`, `skip_model`, `optim`, `opt_state`: for the next step.
-    - `loss`, `acc`: of the feedforward prediction before the step, if there is an input.
-    - `activities`: at the end of inference, or over time (the first axis) when recorded.
+    - `loss`, `acc`: of the feedforward prediction before the step, if there is an input. With
+      a `mask` they count what is given: the loss each unit that is (an example without any
+      costs nothing), the accuracy the examples whose output is given whole (NaN if none is).
+      With an `input_mask` the prediction is from zeros where the input is not given.
+    - `activities`: at the end of inference, or over time (the first axis) when recorded. With
+      masks they complete the output and the input, see [`jpc.solve_inference`][].
     - `energies`: of the layers 1 to L at the end of inference, or over time (the first axis).
     - `t_max`: the time at which the flow ended, the longest of the batch.
     - `activity_norms`, `model_param_norms`, `skip_model_param_norms`, `model_grad_norms`,
@@ -107,13 +113,13 @@ def _pc_step(setup, params, posed, record, kept, metrics, optim, opt_state, key)
         of_params(setup, posed, energy), params, nodes, posed.clamps, optim, opt_state
     )
     input, output = posed.clamps[0], posed.clamps[-1]
-    activities = with_prediction(ended.layers, ended.nodes)
+    activities = with_prediction(*ended)
     norms = compute_param_norms((learned["model"], learned["skip_model"]))
     grads = compute_param_norms(learned.pop("grads"))
     loss = acc = None
     if input is not None:
         loss, preds = _loss(setup, posed.layers, input, output)
-        acc = compute_accuracy(output, preds) if accuracy else None
+        acc = _accuracy(output, preds) if accuracy else None
     return dict(
         **learned,
         **answer,
@@ -137,10 +143,11 @@ def _infer(setup: Setup, posed: Posed, record: Record | None, kept: tuple[bool, 
     record = record and Record(keep, record.ts, record.length)
     inferred: Inferred = setup.inference(setup.energy, *posed, record=record, key=key)
     ended = Posed(posed.layers, inferred.nodes, posed.clamps)
-    activities, energies = with_prediction(*ended[:2]), layer_energies(setup, ended)
+    activities, energies = with_prediction(*ended), layer_energies(setup, ended)
     way, stats = inferred.trajectory, inferred.stats
     if way is not None and kept[0]:
-        activities = jax.vmap(lambda z: with_prediction(posed.layers, z))(way.values[0])
+        at = lambda nodes: with_prediction(posed.layers, nodes, posed.clamps)
+        activities = jax.vmap(at)(way.values[0])
     if way is not None and kept[1]:
         terms = jax.tree.leaves(way.values[1])
         energies = jnp.stack([jnp.mean(term, axis=1) for term in terms], axis=1)
@@ -158,9 +165,17 @@ def _infer(setup: Setup, posed: Posed, record: Record | None, kept: tuple[bool, 
     )
 
 
-def _loss(setup: Setup, layers: Layers, input: Array, output: Array) -> tuple[Array, Array]:
-    preds = jax.vmap(lambda z: feedforward(layers, z)[-1])(input)
-    return jnp.mean(jax.vmap(setup.loss)(output, preds)), preds
+def _loss(setup: Setup, layers: Layers, input: Any, output: Any) -> tuple[Array, Array]:
+    z_0 = input.value if isinstance(input, Masked) else input
+    preds = jax.vmap(lambda z: feedforward(layers, z)[-1])(z_0)
+    return jnp.mean(jax.vmap(Node(loss=setup.loss).given_cost)(preds, output)), preds
+
+
+def _accuracy(output: Any, preds: Array) -> Array:
+    if not isinstance(output, Masked):
+        return compute_accuracy(output, preds)
+    whole = jnp.all(output.mask.reshape(len(preds), -1), axis=1)
+    return jnp.mean(jax.vmap(compute_accuracy)(output.value, preds), where=whole)
 
 
 def _trim(answer: dict[str, Any], kept: tuple[bool, bool]) -> dict[str, Any]:
@@ -218,6 +233,7 @@ def make_hpc_step(
     pairs = [isinstance(x, Sequence) and len(x) == 2 for x in (optims, opt_states)]
     if not all(pairs) or isinstance(optims, optax.GradientTransformation):
         raise ValueError("optims and opt_states are lists of two, the generator's first.")
+    refuse_masks("jpc.make_hpc_step", options)
     output = data("output", output)
     guesses = init_activities_with_amort(amortiser, generator, output)
     start = guesses if input is None else guesses[1:]
@@ -240,7 +256,7 @@ def _hpc_step(setup, params, posed, record, kept, guesses, amortiser, optims, op
     gen = descend(of_gen, params, nodes, posed.clamps, *next(states), name="generator")
     energy = AmortisedEnergy()
     of_pair = lambda params, nodes, clamps: energy(params[0], nodes, clamps)
-    chain = amortised_chain(with_prediction(*ended[:2]), guesses, output, input)
+    chain = amortised_chain(with_prediction(*ended), guesses, output, input)
     amort = descend(of_pair, (amortiser, None), *chain, *next(states), name="amortiser")
     start, target = (guesses[0], ended.nodes[0]) if input is None else (input, input)
     return dict(

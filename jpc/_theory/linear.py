@@ -21,7 +21,18 @@ from .._energy import SpectralPenalty, WeightDecay
 from .._functional import call, descend, with_prediction
 from .._layer import Layer, ParamType
 from .._networks import make_skip_model
-from .._options import Options, Params, Setup, batches, check_model, data, network, number, setup
+from .._options import (
+    Options,
+    Params,
+    Setup,
+    batches,
+    check_model,
+    data,
+    network,
+    number,
+    refuse_masks,
+    setup,
+)
 from .._types import Clamps, Given, Layers, Number, Scalar
 
 Matrix = Float[Array, "_ _"]
@@ -41,6 +52,7 @@ def _linear(params: Params, options: Options) -> _Linear:
         raise ValueError(
             "The closed form is that of squared errors: leave out energy and loss_id."
         )
+    refuse_masks("The closed form", options)
     amount = lambda name: number(name, options.get(name, 0.0), least=0.0)
     return _Linear(
         setup(params, options),
@@ -282,4 +294,4 @@ def _solution(setup, params, posed, linear) -> list[Array]:
     grads = jax.grad(energy)(jax.tree.map(jnp.zeros_like, nodes))
     flat = -jnp.linalg.solve(hessian, jnp.concatenate(jax.tree.leaves(grads), axis=1).T).T
     _, unravel = ravel_pytree(jax.tree.map(lambda z: z[0], nodes))
-    return with_prediction(layers, jax.vmap(unravel)(flat))
+    return with_prediction(layers, jax.vmap(unravel)(flat), clamps)
