@@ -1,6 +1,7 @@
 """Strict JAX, and every annotation of the package checked at run time."""
 
 import jax
+import pytest
 from jaxtyping import install_import_hook
 
 jax.config.update("jax_enable_x64", True)
@@ -9,3 +10,10 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 with install_import_hook("jpc", "beartype.beartype"):
     import jpc
     import jpc.data  # noqa: F401
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forget():
+    """A process that keeps the programs of all files crashes at some thousands of them."""
+    yield
+    jax.clear_caches()

@@ -1,7 +1,11 @@
-"""The code on the pages of the documentation about training, run as it is printed."""
+"""The code on the pages of the documentation, run as it is printed."""
 
 import re
 from pathlib import Path
+
+import numpy as np
+
+import jpc
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -30,3 +34,19 @@ def test_devices():
     names = run("devices.md")
     losses = [record["loss"] for record in names["fitted"].history]
     assert losses == sorted(losses, reverse=True)
+
+
+def test_networks():
+    """Graphs and energies of one's own end at equilibrium, by their gradients; what is given
+    stays.
+    """
+    names = run("networks.md")
+    for inferred in (names["inferred"], names["twin"]):
+        assert np.all(inferred.result == jpc.RESULTS.successful)
+        assert np.all(inferred.stats["gradient_norm"] < 1e-2)
+    image, seen = names["image"], np.asarray(names["seen"])
+    for filled in (names["completed"], names["recalled"]):
+        assert np.array_equal(np.asarray(filled)[seen], np.asarray(image)[seen])
+        assert not np.any(np.asarray(filled)[~seen] == np.asarray(image)[~seen])
+    assert names["log_precision"].shape == (3,) and np.all(names["log_precision"] != 0)
+    assert np.any(names["slope"] != 0)

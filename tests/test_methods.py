@@ -44,12 +44,12 @@ METHODS = {
 
 @pytest.mark.parametrize("name", METHODS)
 def test_methods_report_the_same(name):
-    """A result and three numbers for each example; only a flow has more to say."""
+    """A result and three numbers for each example; a flow and an equilibrium have more to say."""
     run = ft.partial(METHODS[name], key=jr.key(0))
     inferred = eqx.filter_eval_shape(run, PC, *PROBLEM.posed())
     more = inferred.stats.keys() - {"steps", "evaluations", "gradient_norm"}
     assert len(inferred.stats) - len(more) == 3
-    assert name == "flow" or not more
+    assert more == {"flow": {"t1", "rejected"}, "equilibrium": {"error"}}.get(name, set())
     assert {x.shape for x in jax.tree.leaves((inferred.result, inferred.stats))} == {(5,)}
     assert [z.shape for z in free(inferred)] == [z.shape for z in PROBLEM.hidden]
 

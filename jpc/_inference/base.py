@@ -85,7 +85,8 @@ class Inferred(eqx.Module):
         `evaluations` (a line search, and whatever a minimiser or a Gauss-Newton method does in
         a step, counts as one), and the relative norm of the activity gradient at the end,
         `gradient_norm`: $\lVert \nabla_z F \rVert / \lVert z \rVert$. A flow adds its final
-        time `t1`, and how many steps its controller `rejected`.
+        time `t1`, and how many steps its controller `rejected`; [`jpc.Equilibrium`][] an
+        estimate of the relative `error` of what it found.
     - `trajectory`: a [`jpc.Trajectory`][], if one was asked for.
     - `lesson`: the energy and the nodes to learn from, if the method knows the errors better
         than the `nodes` can tell.

@@ -18,7 +18,7 @@ from .implicit import implicit
 from .kinks import find_kinks, settle
 from .relax import at_least, dot, pick, relax
 
-_CLOSE = 0.3
+_CLOSE = 0.3  # Of the errors: farther off than this, an example descends whatever its kinks.
 
 
 class Equilibrium(AbstractInference):
@@ -28,9 +28,10 @@ class Equilibrium(AbstractInference):
     with any convex loss, and clamped anywhere.
 
     First come a few iterations of the whole batch that share a matrix $A$. The examples that they
-    do not bring together, if any, then descend by themselves from where they started, and where
-    that does not do because units sit at the kinks of rectifiers, take Newton steps that hold
-    those units. No example ends at a higher energy than it started from.
+    do not bring together, if any, then descend by themselves from where they started. In a network
+    with rectifiers all of them do, and take Newton steps that hold the units which end at kinks.
+    No example ends at a higher energy than it started from. `result` says which have converged,
+    `stats["error"]` how far off each is, relatively and by an estimate.
 
     Learning uses the errors that were solved for. Derivatives of the `nodes` are those of the
     implicit function theorem.
