@@ -24,6 +24,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array
 
 from .._energy import Unfolded, ravel
+from .._solve import solve
 from .relax import blur_of, dot, norm, pick, rounding_of
 
 _DEEP = 16  # From here on chords are a loop, for a short first call; a loop of few layers is slow.
@@ -181,7 +182,7 @@ class Chords(NamedTuple):
         if self.unfolded.quadratic(self.given):
             return dot(self.matrix, error)
         S = jnp.eye(y.size, dtype=y.dtype) + dot(jax.hessian(loss)(y), self.matrix)
-        return jnp.linalg.solve(S, error)
+        return solve(S, error)
 
     def _propose(self, unravel: Callable, yhat: Array, lam: Array, inner=_INNER[1]) -> Array:
         r"""The change of $\lambda$ that leads to equilibrium if $A$ is right."""

@@ -11,6 +11,7 @@ from .._checks import checked_jit, raise_if_not_finite
 from .._clamp import like
 from .._energy import EPCEnergy, LocalEnergy, Parts, Unfolded, take_apart
 from .._metrics import tree_norm
+from .._solve import solve
 from .._types import Number
 from .base import RESULTS, AbstractInference, Inferred, check_positive, conclude, gradient_norm
 from .chords import Chords, Found, derivatives, energy_of, learn_from
@@ -167,7 +168,7 @@ class Equilibrium(AbstractInference):
         start = _without_errors(unfolded, start)
         some = jax.tree.map(lambda x: x[: self.shared], (start, given))
         matrices = jax.vmap(ft.partial(derivatives, unfolded))(*some)
-        invert = lambda A, H: jnp.linalg.inv(jnp.eye(len(A), dtype=A.dtype) + dot(H, A))
+        invert = lambda A, H: solve((one := jnp.eye(len(A), dtype=A.dtype)) + dot(H, A), one)
         finish = invert if unfolded.quadratic(given) else lambda A, H: A
         if self.shared is None:
             return jax.vmap(finish)(*matrices)

@@ -21,6 +21,7 @@ from jaxtyping import Array, Bool
 
 from .._device import rounds_products
 from .._energy import Unfolded, ravel
+from .._solve import solve
 from .._types import Number
 
 _MEMORY = 10
@@ -80,7 +81,7 @@ class _Problem(NamedTuple):
         rounding = rounding_of(loss, yhat)
         if dense:
             S = _identity(yhat) + dot(jax.hessian(loss)(yhat), dot(J * W[None], J.T))
-            rounding = jnp.linalg.solve(S, rounding)
+            rounding = solve(S, rounding)
         noise = W * pull(rounding)[0]
         return _Problem(unfolded, given, unravel, P, W, J, jnp.sqrt(dot(noise, noise / W)))
 
@@ -100,8 +101,9 @@ class _Problem(NamedTuple):
             return _Point(x, energy, gradient, -slope, self.J[:, :0], self.W * gradient, blur)
         H, A = jax.hessian(loss)(yhat), dot(self.J * self.W[None], self.J.T)
         S = _identity(yhat) + dot(H, A)
-        lam = jnp.linalg.solve(S, -slope + dot(H, dot(self.J, self.W * own)))
-        K = jnp.linalg.solve(S, H)
+        error = -slope + dot(H, dot(self.J, self.W * own))
+        both = solve(S, jnp.column_stack([error, H]))
+        lam, K = both[:, 0], both[:, 1:]
         return _Point(x, energy, gradient, lam, K, self.precondition(gradient, K), blur)
 
     def precondition(self, q: Array, K: Array) -> Array:

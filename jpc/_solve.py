@@ -1,0 +1,30 @@
+import functools as ft
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from ._device import accelerated
+
+
+def solve(matrix: Array, right: Array) -> Array:
+    """The solution of a system of linear equations, or of several with the same matrix.
+
+    On the CPU a batch of matrices is solved one by one. There JAX shares a batch out to the
+    threads that programs run on, and waits: two batches at the same time wait for each other for
+    ever.
+    """
+    if accelerated():
+        return jnp.linalg.solve(matrix, right)
+    product = ft.partial(jnp.matmul, matrix, precision=jax.lax.Precision.HIGHEST)
+    return jax.lax.custom_linear_solve(
+        product,
+        right,
+        lambda _, right: _solve_one(matrix, right),
+        lambda _, right: _solve_one(matrix.T, right),
+    )
+
+
+@jax.custom_batching.sequential_vmap
+def _solve_one(matrix: Array, right: Array) -> Array:
+    return jnp.linalg.solve(matrix, right)
