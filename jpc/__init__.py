@@ -14,9 +14,13 @@ from ._energy import (
     PCEnergy as PCEnergy,
     Precise as Precise,
     PrecisionEnergy as PrecisionEnergy,
+    ScaledEnergy as ScaledEnergy,
     SpectralPenalty as SpectralPenalty,
     WeightDecay as WeightDecay,
+    bernoulli as bernoulli,
     cross_entropy as cross_entropy,
+    huber as huber,
+    poisson as poisson,
     squared_error as squared_error,
 )
 from ._evaluate import (
@@ -33,8 +37,10 @@ from ._fit import (
 )
 from ._functional import (
     compute_hpc_param_grads as compute_hpc_param_grads,
+    compute_infer_energies as compute_infer_energies,
     compute_pc_activity_grad as compute_pc_activity_grad,
     compute_pc_param_grads as compute_pc_param_grads,
+    get_t_max as get_t_max,
     hpc_energy_fn as hpc_energy_fn,
     neg_pc_activity_grad as neg_pc_activity_grad,
     pc_energy_fn as pc_energy_fn,
@@ -43,6 +49,7 @@ from ._functional import (
     update_params as update_params,
 )
 from ._gap import equilibrium_gap as equilibrium_gap
+from ._generic import make_step as make_step
 from ._inference import (
     RESULTS as RESULTS,
     AbstractInference as AbstractInference,
@@ -60,7 +67,12 @@ from ._init import (
     init_activities_with_amort as init_activities_with_amort,
     init_activities_with_ffwd as init_activities_with_ffwd,
 )
-from ._layer import Layer as Layer, feedforward as feedforward, parameterise as parameterise
+from ._layer import (
+    Layer as Layer,
+    feedforward as feedforward,
+    feedforward_batch as feedforward_batch,
+    parameterise as parameterise,
+)
 from ._learn import Learned as Learned, learn as learn
 from ._metrics import (
     compute_accuracy as compute_accuracy,

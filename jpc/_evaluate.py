@@ -8,7 +8,18 @@ from ._checks import checked_jit, raise_if_not_finite
 from ._functional import call, solve
 from ._init import Sizes, ffwd, init_activities_from_normal, init_activities_with_amort
 from ._metrics import compute_accuracy
-from ._options import FlowOptions, Options, Setup, Skips, data, refuse_masks, setup
+from ._options import (
+    FlowOptions,
+    Options,
+    Params,
+    Setup,
+    Skips,
+    data,
+    network,
+    refuse_masks,
+    reported_loss,
+    setup,
+)
 from ._types import Given, Layers, Number, Scalar
 
 
@@ -26,15 +37,15 @@ def test_discriminative_pc(
     refuse_masks("jpc.test_discriminative_pc", options)
     params = (model, skip_model)
     options_ = setup(params, options)
-    preds = ffwd(options_, params, data("input", input))[-1]
-    return _score(options_, data("output", output), preds)
+    return _score(options_, params, data("output", output), data("input", input))
 
 
 @checked_jit
-def _score(setup: Setup, output: Array, preds: Array) -> tuple[Scalar, Scalar]:
+def _score(setup: Setup, params: Params, output: Array, input: Array) -> tuple[Scalar, Scalar]:
     output = raise_if_not_finite({"output": output}, output)
-    accuracy = compute_accuracy(output, preds)
-    return jnp.mean(jax.vmap(setup.loss)(output, preds)), accuracy
+    preds = ffwd(setup, params, input)[-1]
+    loss = reported_loss(setup, network(setup, params, input)[0])
+    return jnp.mean(jax.vmap(loss)(output, preds)), compute_accuracy(output, preds)
 
 
 def test_generative_pc(

@@ -16,7 +16,8 @@ from ._checks import all_finite, checked_jit, not_finite, raise_if, raise_if_not
 from ._clamp import Masked, states
 from ._energy import AbstractEnergy, AmortisedEnergy
 from ._inference import AbstractInference, GradientFlow, Record
-from ._learn import learn
+from ._layer import Layer
+from ._learn import check_state, fits, learn
 from ._options import (
     FlowOptions,
     Options,
@@ -25,7 +26,6 @@ from ._options import (
     Setup,
     batches,
     check_states,
-    check_type,
     data,
     network,
     number,
@@ -38,6 +38,17 @@ from ._options import (
 from ._types import Clamps, Given, Layers, Nodes, Number, Scalar
 
 Activities = Given[Sequence[ArrayLike]]
+
+_FLOW_ARGS = (
+    "loss_id",
+    "param_type",
+    "weight_decay",
+    "spectral_penalty",
+    "activity_decay",
+    "gamma",
+    "output_energy_scaling",
+    "stepsize_controller",
+)
 
 
 def call(
@@ -121,8 +132,8 @@ def compute_pc_activity_grad(
     x: Given[ArrayLike | None] = None,
     **options: Unpack[Options],
 ) -> tuple[Scalar, list[Array]]:
-    """The gradient of the energy in the activities. Each example's is that of its own energy,
-    unless `reduction="mean"`.
+    """The gradient of the batch's energy in the activities, or with `reduction="sum"` that of
+    each example's own.
 
     **Arguments:** those of [`jpc.pc_energy_fn`][].
 
@@ -151,13 +162,22 @@ def neg_pc_activity_grad(t: Any, activities: Activities, args: tuple) -> list[Ar
     - `t`: the time, which does not matter.
     - `activities`: as in [`jpc.pc_energy_fn`][].
     - `args`: `(params, y, x)`, or `(params, y, x, options)` with a dictionary of
-        [`jpc.Options`][].
+        [`jpc.Options`][]; or, as the paper's implementation has them, `(params, y, x, loss_id,
+        param_type, weight_decay, spectral_penalty, activity_decay, gamma,
+        output_energy_scaling, stepsize_controller)`.
 
     **Returns:**
 
     The negative gradient of the energy in the activities.
     """
     params, y, x, *rest = args
+    if len(args) == 3 + len(_FLOW_ARGS):
+        rest = [zip(_FLOW_ARGS[:-1], rest[:-1], strict=True)]
+    if len(rest) > 1:
+        raise ValueError(
+            "args must be (params, y, x), (params, y, x, options) or all of (params, y, x, "
+            f"{', '.join(_FLOW_ARGS)}), got {len(args)} entries."
+        )
     _, grads = compute_pc_activity_grad(params, activities, y, x=x, **dict(*rest))
     return jax.tree.map(jnp.negative, grads)
 
@@ -189,9 +209,14 @@ def of_params(setup: Setup, posed: Posed, energy: AbstractEnergy | None = None) 
     """An energy (by default the setup's) as a function of a model and its skip connections,
     rather than of layers.
     """
+    energy, layers = setup.energy if energy is None else energy, make_layers(setup, posed)
+    return lambda params, nodes, clamps: energy(layers(params), nodes, clamps)
+
+
+def make_layers(setup: Setup, posed: Posed) -> Callable[[Params], list[Layer]]:
+    """How a model and its skip connections become layers."""
     z_0 = states(posed.nodes, posed.clamps)[0]
-    energy = setup.energy if energy is None else energy
-    return lambda params, nodes, clamps: energy(network(setup, params, z_0)[0], nodes, clamps)
+    return lambda params: network(setup, params, z_0)[0]
 
 
 def solve_inference(
@@ -278,6 +303,38 @@ def _count_steps(setup, params, posed):
     return jnp.max(stats["steps"] + stats.get("rejected", 0))
 
 
+def get_t_max(activities_iters: Activities) -> int:
+    """The number of entries of recorded activities: `activities[i][t_max - 1]` is the last."""
+    return len(jax.tree.leaves(activities_iters)[0])
+
+
+def compute_infer_energies(
+    params: Params,
+    activities_iters: Activities,
+    t_max: Given[int],
+    y: Given[ArrayLike],
+    *,
+    x: Given[ArrayLike | None] = None,
+    **options: Unpack[Options],
+) -> Array:
+    """The energies of the layers during inference.
+
+    **Arguments:**
+
+    - `params`, `y`, `x`, `options`: as in [`jpc.pc_energy_fn`][].
+    - `activities_iters`: activities with a leading axis of time, as [`jpc.solve_inference`][]
+        returns them with `record_iters=True`.
+    - `t_max`: how many of them, see [`jpc.get_t_max`][].
+
+    **Returns:**
+
+    An array with a row for each layer, in chain order, and a column for each time.
+    """
+    way = [jnp.asarray(z)[: int(t_max)] for z in activities_iters]
+    one = lambda z: pc_energy_fn(params, z, y, x=x, record_layers=True, **options)
+    return jnp.stack([one([z[t] for z in way]) for t in range(get_t_max(way))], axis=1)
+
+
 def update_activities(
     params: Params,
     activities: Activities,
@@ -297,8 +354,8 @@ def update_activities(
 
     **Returns:**
 
-    A dictionary with the `energy` before the step, the new `activities`, `optim` and the new
-    `opt_state`.
+    A dictionary with the `energy` and its `grads` before the step, the new `activities`, `optim`
+    and the new `opt_state`.
     """
     problem = (setup(params, options), params, activities, output, input)
     return call(_update_activities, *problem, optim, opt_state) | dict(optim=optim)
@@ -313,7 +370,8 @@ def _update_activities(setup, params, posed, optim, opt_state):
     free = [z + u for z, u in zip(activities, updates, strict=True)][: len(leaves)]
     free = raise_if_not_finite({f"activities[{i}]": z for i, z in enumerate(free)}, free)
     moved = posed._replace(nodes=jax.tree.unflatten(structure, free))
-    return dict(energy=energy, activities=with_prediction(*moved), opt_state=opt_state)
+    moved = with_prediction(*moved)
+    return dict(energy=energy, grads=grads, activities=moved, opt_state=opt_state)
 
 
 def update_params(
@@ -368,27 +426,6 @@ def descend(energy, params: Params, nodes, clamps, optim, opt_state, name: str =
     model, skip_model = raise_if_not_finite(named, pair(learned.params))
     new = dict(model=model, skip_model=skip_model, opt_state=learned.opt_state)
     return new | dict(grads=pair(learned.grads))
-
-
-def fits(optim: Any, opt_state: PyTree, params: PyTree) -> bool:
-    """Whether a state is one that an optimiser has for these parameters."""
-    check_type("optim", optim, optax.GradientTransformation, "optax.adam(1e-3)")
-    try:
-        expected = jax.eval_shape(optim.init, eqx.filter(params, eqx.is_inexact_array))
-    except (TypeError, ValueError):  # An optimiser of trees of another structure.
-        return False
-    shapes = lambda tree: [jnp.shape(leaf) for leaf in jax.tree.leaves(tree)]
-    same = jax.tree.structure(expected) == jax.tree.structure(opt_state)
-    return same and shapes(expected) == shapes(opt_state)
-
-
-def check_state(name: str, optim: Any, opt_state: PyTree, params: PyTree) -> None:
-    if not fits(optim, opt_state, params):
-        init = name if name == "activities" else f"eqx.filter({name}, eqx.is_inexact_array)"
-        raise ValueError(
-            f"opt_state is not a state of this optimiser for {name}: make one with "
-            f"optim.init({init}), and keep the one that each update returns."
-        )
 
 
 def hpc_energy_fn(

@@ -117,12 +117,12 @@ def make_mlp(
     ]
 
 
-def make_skip_model(depth: Given[int]) -> list[eqx.nn.Lambda | None]:
+def make_skip_model(depth: Given[int]) -> list[eqx.nn.Identity | None]:
     """One-layer skip connections for a network of `depth` layers: the identity for every
     layer but the first and the last.
     """
     check_sizes(depth=depth)
-    skips = [eqx.nn.Lambda(_identity) for _ in range(depth)]
+    skips = [eqx.nn.Identity() for _ in range(depth)]
     return [skip if 0 < i < depth - 1 else None for i, skip in enumerate(skips)]
 
 
@@ -135,7 +135,7 @@ def make_residual_mlp(
     act_fn: Act,
     use_bias: Given[bool] = False,
     param_type: Given[ParamType] = "sp",
-) -> tuple[list[eqx.nn.Sequential], list[eqx.nn.Lambda | None]]:
+) -> tuple[list[eqx.nn.Sequential], list[eqx.nn.Identity | None]]:
     r"""A multi-layer perceptron with skip connections around its hidden layers,
     $f_\ell(z_{\ell-1}) = W_\ell \phi(z_{\ell-1}) + z_{\ell-1}$ for $1 < \ell < L$.
 

@@ -7,7 +7,7 @@ Values are checked when a call is made (`setup`), shapes when it is traced (`pos
 import functools as ft
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple, TypedDict, get_args
+from typing import Any, Literal, NamedTuple, TypedDict, cast, get_args
 
 import diffrax as dfx
 import equinox as eqx
@@ -19,22 +19,24 @@ from jaxtyping import Array, ArrayLike, Bool, PyTree
 from ._checks import all_finite, not_finite
 from ._clamp import Masked, clamp
 from ._energy import (
+    LOSSES,
     AbstractEnergy,
     ActivityDecay,
+    Node,
     PCEnergy,
     SpectralPenalty,
     WeightDecay,
     cross_entropy,
     squared_error,
+    take_apart,
 )
 from ._inference import AbstractInference, GradientFlow
 from ._layer import Layer, ParamType, choice, feedforward_batch, parameterise, show
-from ._types import Clamps, Given, Layers, Nodes, Number
+from ._types import Clamps, Given, Layers, Loss, Nodes, Number
 
 Skips = Given[Sequence[Callable | None] | None]
 Params = Given[tuple[Layers, Skips]]
 
-_LOSSES = {"mse": squared_error, "ce": cross_entropy}
 _PENALTIES: dict[str, Callable[[Array], AbstractEnergy]] = {
     "weight_decay": WeightDecay,
     "spectral_penalty": SpectralPenalty,
@@ -47,14 +49,18 @@ _MASKS = {"output": "mask", "input": "input_mask"}
 class Options(TypedDict, total=False):
     """The keywords that the paper's calls share.
 
-    - `loss_id`, or `loss`: `"mse"` (default) or `"ce"`, at the output.
+    - `loss_id`, or `loss`: at the output, `"mse"` (default), `"ce"`, `"bernoulli"`, `"poisson"`
+        or `"huber"`, or a function of the target and the prediction of one example.
     - `param_type`, `gamma`: the scaling of the layers, see [`jpc.parameterise`][].
     - `output_energy_scaling`: the precision of the output's term. At equilibrium a small one
-        keeps learning close to the loss.
+        keeps learning close to the loss. `None` is 1, as it is for `gamma`.
     - `weight_decay`, `spectral_penalty`, `activity_decay`: the coefficients of a
         [`jpc.WeightDecay`][], [`jpc.SpectralPenalty`][], [`jpc.ActivityDecay`][].
-    - `energy`: any [`jpc.AbstractEnergy`][], instead of the options that make one.
-    - `reduction`: `"sum"` (default) or `"mean"`, see [`jpc.GradientFlow`][].
+    - `energy`: any [`jpc.AbstractEnergy`][], instead of the options that make one. The loss that
+        is reported is that of its output; where it does not say what that is, `loss_id` does.
+    - `reduction`: `"mean"` (default): inference follows the gradient of the batch's mean energy,
+        as in the paper, so that times and step sizes grow with the batch. `"sum"`: each example
+        follows its own, whatever batch it is in. See [`jpc.GradientFlow`][].
     - `mask`: the units of the output that are given, if not all are: booleans of its shape, or
         one for each example, which then counts for all of its units. The others are inferred:
         they start from the last of the activities, and what was inferred is in the last of
@@ -65,11 +71,11 @@ class Options(TypedDict, total=False):
         given.
     """
 
-    loss_id: Literal["mse", "ce"]
-    loss: Literal["mse", "ce"]
+    loss_id: str | Loss
+    loss: str | Loss
     param_type: ParamType
-    gamma: Number
-    output_energy_scaling: Number
+    gamma: Number | None
+    output_energy_scaling: Number | None
     weight_decay: Number
     spectral_penalty: Number
     activity_decay: Number
@@ -99,12 +105,14 @@ class FlowOptions(Options, total=False):
 
 
 class Setup(eqx.Module):
-    """What the options say. `chain` is the energy without its penalties, which is reported."""
+    """What the options say. `chain` is the energy without its penalties, which is reported, and
+    so is `loss`; if it is `None`, that of the energy's output is.
+    """
 
     energy: AbstractEnergy
     chain: AbstractEnergy
     inference: AbstractInference
-    loss: Callable
+    loss: Loss | None
     gamma: Number
     param_type: ParamType = eqx.field(static=True)
     reduction: Literal["sum", "mean"] = eqx.field(static=True)
@@ -128,14 +136,15 @@ def setup(params: Params, options: Any, *, max_t1: float | None = None) -> Setup
     for name, other in _SYNONYMS.items():
         _refuse_both(options.keys() & {name}, options.keys() & {other})
     options = {_SYNONYMS.get(name, name): value for name, value in options.items()}
-    choice("reduction", reduction := options.get("reduction", "sum"), ("sum", "mean"))
+    choice("reduction", reduction := options.get("reduction", "mean"), ("sum", "mean"))
     chain, energy = _energies(len(params[0]), options)
+    gamma = options.get("gamma")
     return Setup(
         energy,
         chain,
         _inference(options, reduction, max_t1 or 20.0),
-        _LOSSES[options.get("loss_id", "mse")],
-        number("gamma", options.get("gamma", 1.0), above=0.0),
+        _loss(options) if "loss_id" in options or "energy" not in options else None,
+        number("gamma", 1.0 if gamma is None else gamma, above=0.0),
         choice("param_type", options.get("param_type", "sp"), get_args(ParamType)),
         reduction,
         {name: _booleans(word, options.get(word)) for name, word in masks_of(options).items()},
@@ -171,17 +180,41 @@ def _booleans(name: str, value: Any) -> Array:
 
 def _energies(depth: int, options: dict[str, Any]) -> tuple[AbstractEnergy, AbstractEnergy]:
     if (given := options.get("energy")) is not None:
-        made_of = {"loss_id", "output_energy_scaling", *_PENALTIES}
-        _refuse_both({"energy"}, made_of & options.keys())
         check_type("energy", given, AbstractEnergy, "jpc.PCEnergy()")
+        made_of = {"output_energy_scaling", *_PENALTIES} | ({"loss_id"} if _says(given) else set())
+        _refuse_both({"energy"}, made_of & options.keys())
         return (floats_to_arrays(given),) * 2
-    loss = _LOSSES[choice("loss", options.get("loss_id", "mse"), tuple(_LOSSES))]
-    last = options.get("output_energy_scaling", 1.0)
-    last = number("output_energy_scaling", last, above=0.0)
-    chain = energy = PCEnergy(loss, [1.0] * (depth - 1) + [last])
+    last = options.get("output_energy_scaling")
+    last = number("output_energy_scaling", 1.0 if last is None else last, above=0.0)
+    chain = energy = PCEnergy(_loss(options), [1.0] * (depth - 1) + [last])
     for name in filter(options.__contains__, _PENALTIES):
         energy = energy + _PENALTIES[name](number(name, options[name], least=0.0))
     return chain, energy
+
+
+def _loss(options: dict[str, Any]) -> Loss:
+    given: Any = options.get("loss_id", "mse")
+    if callable(given):
+        return cast(Loss, given)
+    return LOSSES[choice("loss", given, tuple(LOSSES))]
+
+
+def _says(energy: AbstractEnergy) -> bool:
+    """Whether an energy says what predicts each state, and what its error costs."""
+    try:
+        return bool(take_apart(energy).networks)
+    except TypeError:
+        return False
+
+
+def reported_loss(setup: Setup, layers: Layers) -> Loss:
+    """The loss of the output."""
+    if setup.loss is not None:
+        return setup.loss
+    if not _says(setup.energy):
+        return squared_error
+    output = take_apart(setup.energy).network(layers).get(len(layers), Node())
+    return output.loss
 
 
 def _inference(options: dict[str, Any], reduction: Any, max_t1: float) -> AbstractInference:

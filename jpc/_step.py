@@ -4,6 +4,7 @@ from typing import Any, Unpack
 import jax
 import jax.numpy as jnp
 import optax
+from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, PRNGKeyArray, PyTree
 
 from ._clamp import Masked
@@ -15,15 +16,26 @@ from ._functional import (
     choose_record,
     descend,
     layer_energies,
-    of_params,
+    make_layers,
     trim,
     with_prediction,
 )
-from ._inference import Inferred, Record
+from ._generic import advance
+from ._inference import Record
 from ._init import Sizes, init_activities_from_normal, init_activities_with_amort
 from ._layer import feedforward
 from ._metrics import compute_accuracy, compute_activity_norms, compute_param_norms, mse_loss
-from ._options import FlowOptions, Posed, Setup, Skips, data, refuse_masks, setup
+from ._options import (
+    FlowOptions,
+    Params,
+    Posed,
+    Setup,
+    Skips,
+    data,
+    refuse_masks,
+    reported_loss,
+    setup,
+)
 from ._types import Given, Layers, Number
 
 
@@ -81,8 +93,10 @@ def make_pc_step(
       With an `input_mask` the prediction is from zeros where the input is not given.
     - `activities`: at the end of inference, or over time (the first axis) when recorded. With
       masks they complete the output and the input, see [`jpc.solve_inference`][].
-    - `energies`: of the layers 1 to L at the end of inference, or over time (the first axis).
-    - `t_max`: the time at which the flow ended, the longest of the batch.
+    - `energies`: of the layers 1 to L at the end of inference; when recorded with a row for each
+      layer and a column for each time.
+    - `t_max`: the number of entries that were recorded, so that `energies[:, t_max - 1]` is the
+      last; `t1`: the time at which the flow ended, the longest of the batch.
     - `activity_norms`, `model_param_norms`, `skip_model_param_norms`, `model_grad_norms`,
       `skip_model_grad_norms`: by layer; parameters after the step.
     - `result`, `stats`: see [`jpc.Inferred`][].
@@ -108,10 +122,8 @@ def make_pc_step(
 
 def _pc_step(setup, params, posed, record, kept, metrics, optim, opt_state, key):
     activity_norms, param_norms, grad_norms, accuracy = metrics
-    ended, (energy, nodes), answer = _infer(setup, posed, record, kept, key)
-    learned = descend(
-        of_params(setup, posed, energy), params, nodes, posed.clamps, optim, opt_state
-    )
+    ended, lesson, answer = _infer(setup, params, posed, record, kept, key)
+    learned = descend(*lesson, optim, opt_state)
     input, output = posed.clamps[0], posed.clamps[-1]
     activities = with_prediction(*ended)
     norms = compute_param_norms((learned["model"], learned["skip_model"]))
@@ -133,7 +145,7 @@ def _pc_step(setup, params, posed, record, kept, metrics, optim, opt_state, key)
     )
 
 
-def _infer(setup: Setup, posed: Posed, record: Record | None, kept: tuple[bool, bool], key=None):
+def _infer(setup: Setup, params: Params, posed: Posed, record: Record | None, kept, key):
     """Where inference ended, what there is to learn from it, and to say of it."""
 
     def keep(params, nodes, clamps):
@@ -141,7 +153,9 @@ def _infer(setup: Setup, posed: Posed, record: Record | None, kept: tuple[bool, 
         return nodes if kept[0] else None, terms
 
     record = record and Record(keep, record.ts, record.length)
-    inferred: Inferred = setup.inference(setup.energy, *posed, record=record, key=key)
+    problem = (setup.energy, setup.inference, params, posed.nodes, posed.clamps)
+    how: Any = dict(transform=make_layers(setup, posed), record=record, key=key)
+    inferred, lesson, states = advance(*problem, **how)
     ended = Posed(posed.layers, inferred.nodes, posed.clamps)
     activities, energies = with_prediction(*ended), layer_energies(setup, ended)
     way, stats = inferred.trajectory, inferred.stats
@@ -153,12 +167,12 @@ def _infer(setup: Setup, posed: Posed, record: Record | None, kept: tuple[bool, 
         energies = jnp.stack([jnp.mean(term, axis=1) for term in terms], axis=1)
     return (
         ended,
-        inferred.lesson or (setup.energy, inferred.nodes),
+        (lesson, params, states, posed.clamps),
         dict(
             activities=activities,
             energies=energies,
             length=None if way is None else way.length,
-            t_max=jnp.max(stats["t1"]) if "t1" in stats else None,
+            t1=jnp.max(stats["t1"]) if "t1" in stats else None,
             result=inferred.result,
             stats=stats,
         ),
@@ -168,7 +182,8 @@ def _infer(setup: Setup, posed: Posed, record: Record | None, kept: tuple[bool, 
 def _loss(setup: Setup, layers: Layers, input: Any, output: Any) -> tuple[Array, Array]:
     z_0 = input.value if isinstance(input, Masked) else input
     preds = jax.vmap(lambda z: feedforward(layers, z)[-1])(z_0)
-    return jnp.mean(jax.vmap(Node(loss=setup.loss).given_cost)(preds, output)), preds
+    cost = Node(loss=reported_loss(setup, layers)).given_cost
+    return jnp.mean(jax.vmap(cost)(preds, output)), preds
 
 
 def _accuracy(output: Any, preds: Array) -> Array:
@@ -181,9 +196,11 @@ def _accuracy(output: Any, preds: Array) -> Array:
 def _trim(answer: dict[str, Any], kept: tuple[bool, bool]) -> dict[str, Any]:
     """Cuts off the room that was made for more steps than there were."""
     length = answer.pop("length")
-    for name, recorded in zip(("activities", "energies"), kept, strict=True):
-        if recorded:
-            answer[name] = trim(answer[name], length)
+    if kept[0]:
+        answer["activities"] = trim(answer["activities"], length)
+    if kept[1]:
+        answer["energies"] = trim(answer["energies"], length).T
+    answer["t_max"] = length if length is None or isinstance(length, Tracer) else int(length)
     return answer
 
 
@@ -228,7 +245,7 @@ def make_hpc_step(
       guess of the input (or of what was inferred).
     - `energies`: a pair, of the generator's layers (over time when recorded) and of the
       amortiser's.
-    - `t_max`, `result`, `stats`: as in [`jpc.make_pc_step`][].
+    - `t_max`, `t1`, `result`, `stats`: as in [`jpc.make_pc_step`][].
     """
     pairs = [isinstance(x, Sequence) and len(x) == 2 for x in (optims, opt_states)]
     if not all(pairs) or isinstance(optims, optax.GradientTransformation):
@@ -249,11 +266,10 @@ def make_hpc_step(
 
 
 def _hpc_step(setup, params, posed, record, kept, guesses, amortiser, optims, opt_states, key):
-    ended, (energy, nodes), answer = _infer(setup, posed, record, kept, key)
+    ended, lesson, answer = _infer(setup, params, posed, record, kept, key)
     input, output = posed.clamps[0], posed.clamps[-1]
     states = zip(optims, opt_states, strict=True)
-    of_gen = of_params(setup, posed, energy)
-    gen = descend(of_gen, params, nodes, posed.clamps, *next(states), name="generator")
+    gen = descend(*lesson, *next(states), name="generator")
     energy = AmortisedEnergy()
     of_pair = lambda params, nodes, clamps: energy(params[0], nodes, clamps)
     chain = amortised_chain(with_prediction(*ended), guesses, output, input)

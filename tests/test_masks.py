@@ -195,7 +195,8 @@ def test_recorded_activities_and_energies_are_those_of_numpy(reduction):
     way = descend_in_numpy(CHAIN, FIRST, KNOWN, 0.125, 6)
     recorded = [np.stack(z) for z in zip(*map(seen, way), strict=True)]
     assert_close(answer["activities"], recorded)
-    assert_close(answer["energies"], np.stack([CHAIN.energies(states) for states in way]))
+    expected = np.stack([CHAIN.energies(states) for states in way], axis=1)
+    assert_close(answer["energies"], expected)
     grads = CHAIN.weight_grads(way[-1])
     learned = [w - g for w, g in zip(PROBLEM.weights, grads, strict=True)]
     assert_close(weights(answer["model"]), learned)

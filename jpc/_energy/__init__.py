@@ -1,8 +1,20 @@
 from .amortised import AmortisedEnergy as AmortisedEnergy
-from .base import AbstractEnergy as AbstractEnergy, AddEnergy as AddEnergy, total as total
+from .base import (
+    AbstractEnergy as AbstractEnergy,
+    AddEnergy as AddEnergy,
+    ScaledEnergy as ScaledEnergy,
+    total as total,
+)
 from .epc import EPCEnergy as EPCEnergy, LocalEnergy as LocalEnergy
 from .graph import GraphEnergy as GraphEnergy
-from .loss import cross_entropy as cross_entropy, squared_error as squared_error
+from .loss import (
+    LOSSES as LOSSES,
+    bernoulli as bernoulli,
+    cross_entropy as cross_entropy,
+    huber as huber,
+    poisson as poisson,
+    squared_error as squared_error,
+)
 from .network import (
     AbstractNetworkEnergy as AbstractNetworkEnergy,
     AbstractPenalty as AbstractPenalty,

@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from .._types import Clamps, Nodes, Scalar, Terms
+from .._layer import show
+from .._types import Clamps, Given, Nodes, Number, Scalar, Terms
 
 
 def total(terms: Terms) -> Scalar:
@@ -23,7 +24,7 @@ class AbstractEnergy(eqx.Module):
 
     A new energy says what its terms are for one example, and nothing else: every method of
     inference, every recorder and every trainer works with it. Its gradients are those of
-    `jax.grad`. Energies add.
+    `jax.grad`. Energies add and subtract, and numbers multiply them: `0.5 * a - b`.
     """
 
     @abc.abstractmethod
@@ -54,8 +55,25 @@ class AbstractEnergy(eqx.Module):
         """The energy of a batch: the mean over its examples."""
         return total(self.layerwise(params, nodes, clamps))
 
-    def __add__(self, other: "AbstractEnergy") -> "AddEnergy":
+    def __add__(self, other: Given["AbstractEnergy"]) -> "AddEnergy":
         return AddEnergy(self, other)
+
+    def __sub__(self, other: Given["AbstractEnergy"]) -> "AddEnergy":
+        return AddEnergy(self, -1.0 * _check_energy(other))
+
+    def __mul__(self, factor: Given[Number]) -> "ScaledEnergy":
+        return ScaledEnergy(factor, self)
+
+    __rmul__ = __mul__
+
+
+def _check_energy(energy: Any) -> AbstractEnergy:
+    if not isinstance(energy, AbstractEnergy):
+        raise TypeError(
+            f"Only energies can be added to an energy, got {show(energy)}. A number multiplies "
+            "it: 2.0 * energy."
+        )
+    return energy
 
 
 class AddEnergy(AbstractEnergy):
@@ -64,5 +82,23 @@ class AddEnergy(AbstractEnergy):
     first: AbstractEnergy
     second: AbstractEnergy
 
+    def __check_init__(self):
+        _check_energy(self.second)
+
     def terms(self, params: Any, nodes: Nodes, clamps: Clamps) -> Terms:
         return self.first.terms(params, nodes, clamps), self.second.terms(params, nodes, clamps)
+
+
+class ScaledEnergy(AbstractEnergy):
+    """An energy times a number; so are its terms."""
+
+    factor: Number
+    energy: AbstractEnergy
+
+    def __check_init__(self):
+        if not (eqx.is_array_like(self.factor) and jnp.shape(self.factor) == ()):
+            raise TypeError(f"Only numbers multiply an energy, got {show(self.factor)}.")
+
+    def terms(self, params: Any, nodes: Nodes, clamps: Clamps) -> Terms:
+        scale = lambda term: self.factor * term
+        return jax.tree.map(scale, self.energy.terms(params, nodes, clamps))

@@ -7,6 +7,7 @@ $$F = \sum_n \mathrm{cost}_n(z_n, f_n(z_{\mathrm{parents}(n)})).$$
 """
 
 import abc
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -19,7 +20,7 @@ from .._clamp import Masked, entry, states
 from .._layer import apply
 from .._stack import predict
 from .._types import Clamps, Loss, Name, Nodes, Number, Scalar, Terms
-from .base import AbstractEnergy, AddEnergy
+from .base import AbstractEnergy, AddEnergy, ScaledEnergy
 from .loss import squared_error
 
 
@@ -171,22 +172,26 @@ def predictions(network: Network, z: Any, *, compared: bool) -> dict[Name, Array
 
 
 class Parts(eqx.Module):
-    """An energy taken apart: networks that share their states, and penalties."""
+    """An energy taken apart: networks that share their states, and penalties, each with the
+    number that multiplies it.
+    """
 
-    networks: tuple[AbstractNetworkEnergy, ...]
-    penalties: tuple[AbstractPenalty, ...]
+    networks: tuple[tuple[Number, AbstractNetworkEnergy], ...] = ()
+    penalties: tuple[tuple[Number, AbstractPenalty], ...] = ()
 
     def network(self, params: PyTree) -> Network:
         """All of them in one. What one of them does not predict, another one may."""
         joined: Network = {}
-        for part in self.networks:
-            for name, node in part.network(params).items():
+        for factor, part in self.networks:
+            for name, plain in part.network(params).items():
+                node = _scale(factor, plain)
                 joined[name] = _join(name, joined[name], node) if name in joined else node
         order = sort({name: node.parents for name, node in joined.items()})
         return {name: joined[name] for name in order or joined}
 
     def penalise(self, params: PyTree) -> Terms:
-        return [penalty.penalty(params) for penalty in self.penalties]
+        scale = lambda factor, terms: jax.tree.map(lambda term: factor * term, terms)
+        return [scale(factor, part.penalty(params)) for factor, part in self.penalties]
 
 
 def take_apart(energy: AbstractEnergy) -> Parts:
@@ -197,16 +202,30 @@ def take_apart(energy: AbstractEnergy) -> Parts:
         case AddEnergy(first=first, second=second):
             one, other = take_apart(first), take_apart(second)
             return Parts(one.networks + other.networks, one.penalties + other.penalties)
+        case ScaledEnergy(factor=factor, energy=whole):
+            parts, scale = take_apart(whole), lambda part: (factor * part[0], part[1])
+            return Parts(tuple(map(scale, parts.networks)), tuple(map(scale, parts.penalties)))
         case AbstractNetworkEnergy():
-            return Parts((energy,), ())
+            return Parts(networks=((1.0, energy),))
         case AbstractPenalty():
-            return Parts((), (energy,))
+            return Parts(penalties=((1.0, energy),))
     raise TypeError(
         f"{type(energy).__name__} does not say what predicts each state, so that it has no error "
         "coordinates: write it as a jpc.AbstractNetworkEnergy (or, if it is of the parameters "
         "alone, as a jpc.AbstractPenalty), or use GradientFlow, Descent or Minimise, which work "
         "with any energy."
     )
+
+
+def _scale(factor: Number, node: Node) -> Node:
+    if isinstance(factor, float) and factor == 1:
+        return node
+    if node.learned:
+        raise TypeError(
+            "Exact inference does not take a multiple of an energy whose precisions are learned: "
+            "use GradientFlow, Descent or Minimise."
+        )
+    return dataclasses.replace(node, precision=factor * node.precision)
 
 
 def _join(name: Name, one: Node, other: Node) -> Node:

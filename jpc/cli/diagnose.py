@@ -47,7 +47,7 @@ class Diagnosis:
         """The energies of the layers during inference."""
         flow, every = choose_flow(self._task.setting.config, self._task.setting.inference)
         named = dict(record_energies=True, record_every=every, **self._task.setting.options)
-        energies = _step(problem, inference=flow, **named)["energies"]
+        energies = _step(problem, inference=flow, **named)["energies"].T
         times = jnp.arange(len(energies)) * (1.0 if every is None else every)
         return dict(times=times, energies=energies)
 

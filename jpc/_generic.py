@@ -1,0 +1,127 @@
+"""The step that all others are made of: pose, infer, learn."""
+
+from collections.abc import Callable
+from typing import Any
+
+import optax
+from jaxtyping import PRNGKeyArray, PyTree
+
+from ._checks import checked_jit, raise_if_not_finite
+from ._energy import AbstractEnergy
+from ._inference import AbstractInference, Inferred, Record
+from ._learn import check_state, learn
+from ._options import check_type, floats_to_arrays
+from ._types import Clamps, Given, Nodes
+
+Pose = Callable[[PyTree, Any, Any, Any], tuple[Nodes, Clamps]]
+
+
+def _as_they_are(params: PyTree) -> PyTree:
+    return params
+
+
+def make_step(
+    params: PyTree,
+    optim: Given[optax.GradientTransformation],
+    opt_state: PyTree,
+    output: PyTree,
+    input: PyTree = None,
+    *,
+    energy: Given[AbstractEnergy],
+    inference: Given[AbstractInference],
+    pose: Pose,
+    transform: Callable[[PyTree], PyTree] = _as_they_are,
+    record: Record | None = None,
+    key: Given[PRNGKeyArray | None] = None,
+) -> dict[str, Any]:
+    r"""One step of training with any energy, any parameters and any method of inference,
+
+    $$z^* = \mathrm{infer}_z \, F(\theta, z), \qquad
+      \theta \leftarrow \theta - \mathrm{optim}(\nabla_\theta F(\theta, z^*)).$$
+
+    It is what [`jpc.fit`][] takes, with `dict(params=..., optim=..., opt_state=...)` as its state:
+
+        def pose(params, output, input, key):
+            return jpc.pose(energy, params, {"image": output, "label": input})
+
+        step = functools.partial(
+            jpc.make_step, energy=energy, inference=jpc.Equilibrium(), pose=pose
+        )
+        state = dict(params=params, optim=optim, opt_state=optim.init(params))
+        jpc.fit(step, state, data, epochs=5, batch_size=64, key=key, metrics=("energy",))
+
+    **Arguments:**
+
+    - `params`: what is learned, any PyTree.
+    - `optim`, `opt_state`: an Optax optimiser and its state, at first
+        `optim.init(eqx.filter(params, eqx.is_inexact_array))`.
+    - `output`, `input`: a batch, arrays or trees of them, as `pose` wants it.
+    - `energy`: what is descended.
+    - `inference`: how it is descended in the nodes.
+    - `pose`: a function `(params, output, input, key) -> (nodes, clamps)`, which says what is
+        given and where the rest starts. [`jpc.pose`][] and [`jpc.clamp`][] make these. Define it
+        once: a new function compiles a new program.
+    - `transform`: a function of the parameters that makes of them what the energy takes, such as
+        layers with scalings or weights that are normalised. By default they are that already.
+    - `record`: what to keep of inference, see [`jpc.Record`][].
+    - `key`: randomness for `pose` and for methods that need it.
+
+    **Returns:**
+
+    A dictionary.
+
+    - `params`, `optim`, `opt_state`: for the next step; `grads`: what led there.
+    - `energy`, `energies`: at the end of inference, before learning: the mean over the batch,
+      and that of each of the energy's terms.
+    - `nodes`, `result`, `stats`, `trajectory`: see [`jpc.Inferred`][].
+    """
+    check_type("energy", energy, AbstractEnergy, "jpc.PCEnergy()")
+    check_type("inference", inference, AbstractInference, "jpc.Equilibrium()")
+    check_state("params", optim, opt_state, params)
+    energy, inference = floats_to_arrays((energy, inference))
+    state, batch = (params, optim, opt_state), (output, input)
+    new = _step(energy, inference, pose, transform, state, batch, record, key)
+    return new | dict(optim=optim)
+
+
+@checked_jit
+def _step(energy, inference, pose, transform, state, batch, record, key):
+    output, input = raise_if_not_finite({"output": batch[0], "input": batch[1]}, batch)
+    params, optim, opt_state = state
+    nodes, clamps = pose(params, output, input, key)
+    how: Any = dict(transform=transform, record=record, key=key)
+    inferred, lesson, states = advance(energy, inference, params, nodes, clamps, **how)
+    learned = learn(lesson, params, states, clamps, optim=optim, opt_state=opt_state)
+    after = raise_if_not_finite({"After learning, params": learned.params}, learned.params)
+    ended = (transform(params), inferred.nodes, clamps)
+    return dict(
+        params=after,
+        opt_state=learned.opt_state,
+        grads=learned.grads,
+        energy=energy(*ended),
+        energies=energy.layerwise(*ended),
+        nodes=inferred.nodes,
+        result=inferred.result,
+        stats=inferred.stats,
+        trajectory=inferred.trajectory,
+    )
+
+
+def advance(
+    energy: AbstractEnergy,
+    inference: AbstractInference,
+    params: PyTree,
+    nodes: Nodes,
+    clamps: Clamps,
+    *,
+    transform: Callable[[PyTree], PyTree],
+    record: Record | None,
+    key: PRNGKeyArray | None,
+) -> tuple[Inferred, Callable, Nodes]:
+    """Inference, and what there is to learn from it: an energy, as a function of the parameters,
+    and the states at which to learn.
+    """
+    inferred = inference(energy, transform(params), nodes, clamps, record=record, key=key)
+    lesson, states = inferred.lesson or (energy, inferred.nodes)
+    of_params = lambda params, nodes, clamps: lesson(transform(params), nodes, clamps)
+    return inferred, of_params, states
