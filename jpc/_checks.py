@@ -1,4 +1,10 @@
-"""Checks of numbers at run time."""
+"""Checks of numbers at run time.
+
+A program can check its numbers itself and raise, through its host. That makes an accelerator wait,
+keeps a compiled program out of JAX's cache, and shows the stack of the call that was traced rather
+than of the one that failed. So our calls run a program that turns what fails a check into NaNs
+instead. If there are any in what it returns, they run the program that says why.
+"""
 
 import contextlib
 import functools as ft
@@ -9,6 +15,7 @@ from typing import Any, TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jaxtyping import Array, Bool, PyTree
 
 _F = TypeVar("_F", bound=Callable)
@@ -19,8 +26,8 @@ REMEDY = "Check the data, or use smaller weights, a smaller step size, a smaller
 
 @contextlib.contextmanager
 def checks(on: bool) -> Iterator[None]:
-    """Whether what is traced in here has its checks. Without them it passes NaNs on, and somebody
-    looks at the numbers later: a check makes an accelerator wait for its host.
+    """Whether what is traced in here raises. If not, it marks what fails with NaNs, and somebody
+    looks at the numbers later.
     """
     token = _ON.set(on)
     try:
@@ -30,14 +37,45 @@ def checks(on: bool) -> Iterator[None]:
 
 
 def checked_jit(fn: _F) -> _F:
-    """`eqx.filter_jit`, with and without checks."""
+    """`eqx.filter_jit`, with checks: in the program if it is part of a larger one, else of what it
+    returns.
+    """
 
     @eqx.filter_jit
     def traced(on: bool, args: Any, kwargs: Any) -> Any:
         with checks(on):
             return fn(*args, **kwargs)
 
-    return ft.wraps(fn)(lambda *args, **kwargs: traced(_ON.get(), args, kwargs))  # pyright: ignore
+    @eqx.filter_jit
+    def marked(args: Any, kwargs: Any) -> tuple[Any, Bool[Array, ""]]:
+        with checks(False):
+            answer = fn(*args, **kwargs)
+        return answer, _any_nan(answer)
+
+    def call(*args, **kwargs):
+        if not _ON.get() or any(isinstance(x, Tracer) for x in jax.tree.leaves((args, kwargs))):
+            return traced(_ON.get(), args, kwargs)
+        answer, failed = marked(args, kwargs)
+        if isinstance(failed, Tracer):
+            return traced(True, args, kwargs)
+        if failed:
+            _explain(lambda: jax.block_until_ready(traced(True, args, kwargs)))
+        return answer
+
+    return ft.wraps(fn)(call)  # pyright: ignore[reportReturnType]
+
+
+def _explain(run: Callable[[], Any]) -> None:
+    try:
+        run()
+    except eqx.EquinoxRuntimeError as error:
+        raise RuntimeError(words_of(error)) from None
+
+
+def words_of(error: Exception) -> str:
+    """What an error says, without the stacks that Equinox puts around it."""
+    said = str(error).rpartition("EquinoxRuntimeError: ")[2]
+    return said.partition("\n\n---")[0].strip()
 
 
 def raise_if_not_finite(named: dict[str, PyTree], token: PyTree) -> PyTree:
@@ -53,9 +91,9 @@ def not_finite(name: str) -> str:
 
 def raise_if(problems: dict[str, Bool[Array, ""]], token: PyTree) -> PyTree:
     """Returns `token`, or raises a run-time error with the first message whose value is true."""
-    if not _ON.get():
-        return token
     bad = jnp.array(list(problems.values()))
+    if not _ON.get():
+        return _mark(jnp.any(bad), token, jnp.nan)
     index, passed = jnp.argmax(bad), jnp.asarray(True)
     return _once(eqx.branched_error_if(passed, jnp.any(bad), index, list(problems)), token)
 
@@ -77,6 +115,11 @@ def _once(passed: Bool[Array, ""], tree: PyTree) -> PyTree:
 def _mark(where: Bool[Array, ""], tree: PyTree, value: float) -> PyTree:
     mark = lambda x: jnp.where(where, value, x) if eqx.is_inexact_array(x) else x
     return jax.tree.map(mark, tree)
+
+
+def _any_nan(tree: PyTree) -> Bool[Array, ""]:
+    arrays = jax.tree.leaves(eqx.filter(tree, eqx.is_inexact_array))
+    return jnp.any(jnp.array([jnp.any(jnp.isnan(leaf)) for leaf in arrays]))
 
 
 def all_finite(tree: PyTree) -> Bool[Array, ""]:

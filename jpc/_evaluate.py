@@ -15,6 +15,7 @@ from ._options import (
     Setup,
     Skips,
     data,
+    input_data,
     network,
     refuse_masks,
     reported_loss,
@@ -37,7 +38,7 @@ def test_discriminative_pc(
     refuse_masks("jpc.test_discriminative_pc", options)
     params = (model, skip_model)
     options_ = setup(params, options)
-    return _score(options_, params, data("output", output), data("input", input))
+    return _score(options_, params, data("output", output), input_data(params, input))
 
 
 @checked_jit
@@ -84,7 +85,7 @@ def _infer_input(model, starts, output, input, options, max_t1):
     """The accuracy of the input inferred from each start, and the output predicted from it."""
     params = (model, None)
     options_ = setup(params, options, max_t1=max_t1)
-    preds = ffwd(options_, params, input := data("input", input))[-1]
+    preds = ffwd(options_, params, input := input_data(params, input))[-1]
     ends = [call(solve, options_, params, start, output, None, None)[0] for start in starts]
     return [compute_accuracy(input, end[0]) for end in ends], preds
 

@@ -27,6 +27,7 @@ from ._options import (
     batches,
     check_states,
     data,
+    input_data,
     network,
     number,
     optional_data,
@@ -57,7 +58,8 @@ def call(
     """Calls `fn(setup, params, posed, *args)`, jitted, on the problem that is posed."""
     if activities is not None:
         activities = batches("activities", activities)
-    output, input = data("output", output), optional_data("input", input)
+    output = data("output", output)
+    input = None if input is None else input_data(params, input)
     return _jitted(fn, setup, params, activities, output, input, *args)
 
 

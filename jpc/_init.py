@@ -17,6 +17,7 @@ from ._options import (
     Skips,
     check_model,
     data,
+    input_data,
     network,
     number,
     part,
@@ -48,7 +49,7 @@ def init_activities_with_ffwd(
     The list $z_1 \dots z_L$; with an `input_mask` $z_0 \dots z_L$.
     """
     params = (model, skip_model)
-    return ffwd(setup(params, options), params, data("input", input))
+    return ffwd(setup(params, options), params, input_data(params, input))
 
 
 @checked_jit

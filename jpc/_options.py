@@ -14,7 +14,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
-from jaxtyping import Array, ArrayLike, Bool, PyTree
+from jaxtyping import Array, ArrayLike, Bool
 
 from ._checks import all_finite, not_finite
 from ._clamp import Masked, clamp
@@ -32,6 +32,7 @@ from ._energy import (
 )
 from ._inference import AbstractInference, GradientFlow
 from ._layer import Layer, ParamType, choice, feedforward_batch, parameterise, show
+from ._numbers import constant, floats_to_arrays
 from ._types import Clamps, Given, Layers, Loss, Nodes, Number
 
 Skips = Given[Sequence[Callable | None] | None]
@@ -258,17 +259,7 @@ def number(name: str, value: Any, *, above: float = -math.inf, least: float = -m
         if not (math.isfinite(value) and value > above and value >= least):
             bound = f"above {above:g}" if above > least else f"of at least {least:g}"
             raise ValueError(f"{name} must be a finite number {bound}, got {value:g}.")
-    return _constant(value)
-
-
-def floats_to_arrays(tree: PyTree) -> PyTree:
-    """Python's floats as arrays, so that they are traced rather than compiled in."""
-    return jax.tree.map(lambda x: _constant(x) if isinstance(x, float) else x, tree)
-
-
-def _constant(value: Any) -> Array:
-    with jax.ensure_compile_time_eval():  # In somebody's jit too, its value stays known.
-        return jnp.asarray(value)
+    return constant(value)
 
 
 def data(name: str, value: Given[ArrayLike]) -> Array:
@@ -288,6 +279,25 @@ def data(name: str, value: Given[ArrayLike]) -> Array:
 
 def optional_data(name: str, value: Given[ArrayLike | None]) -> Array | None:
     return None if value is None else data(name, value)
+
+
+def input_data(params: Params, value: Given[ArrayLike]) -> Array:
+    """The input of a network: integers stay what they are if its first layer takes nothing else,
+    as an embedding of tokens does.
+    """
+    as_floats = data("input", value)
+    if as_floats.ndim == 1 or not jnp.issubdtype(jnp.result_type(value), jnp.integer):
+        return as_floats
+    tokens, first = jnp.asarray(value), next(iter(params[0]))
+    return tokens if _takes(first, tokens) and not _takes(first, as_floats) else as_floats
+
+
+def _takes(layer: Callable, batch: Array) -> bool:
+    try:
+        jax.eval_shape(layer, jax.ShapeDtypeStruct(batch.shape[1:], batch.dtype))
+    except Exception:  # Whatever it is that a layer of somebody's own raises.
+        return False
+    return True
 
 
 def batches(name: str, values: Any) -> list[Array]:

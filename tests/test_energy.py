@@ -2,6 +2,7 @@
 
 import itertools
 
+import diffrax as dfx
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -106,9 +107,12 @@ def test_options_make_the_same_energy(param_type, skips, loss):
     )
     layerwise = jpc.pc_energy_fn(params, *args, record_layers=True, **options)
     assert_close(layerwise, chain.energies(states))
-    energy, grads = jpc.compute_pc_activity_grad(params, *args, **options)
-    assert_close(energy, chain.energy(states))
-    assert_close(grads, [*chain.activity_grads(states)[1:], np.zeros_like(PROBLEM.y)])
+    for reduction, size in (("sum", 1), ("mean", len(PROBLEM.y))):
+        named = options | dict(reduction=reduction)
+        energy, grads = jpc.compute_pc_activity_grad(params, *args, **named)
+        assert_close(energy, chain.energy(states))
+        expected = [*chain.activity_grads(states)[1:], np.zeros_like(PROBLEM.y)]
+        assert_close(grads, [g / size for g in expected])
     model, _ = jpc.compute_pc_param_grads(params, *args, **options)
     assert_close(weights(model), chain.weight_grads(states))
 
@@ -121,16 +125,21 @@ def test_loss_has_two_names():
 
 def test_an_input_that_is_not_given_is_the_first_activity():
     args = (PROBLEM.params, [PROBLEM.x, *PROBLEM.activities], PROBLEM.y)
-    energy, grads = jpc.compute_pc_activity_grad(*args)
+    energy, grads = jpc.compute_pc_activity_grad(*args, reduction="sum")
     assert_close(energy, PROBLEM.chain().energy(PROBLEM.states))
     assert_close(grads[:-1], PROBLEM.chain().activity_grads(PROBLEM.states))
 
 
 def test_neg_pc_activity_grad_is_the_vector_field():
-    args = (PROBLEM.params, PROBLEM.y, PROBLEM.x, dict(output_energy_scaling=0.3))
-    field = jpc.neg_pc_activity_grad(0.0, PROBLEM.activities, args)
+    """Of the batch's mean energy, whichever way its arguments are given."""
+    given, size = (PROBLEM.params, PROBLEM.y, PROBLEM.x), len(PROBLEM.y)
+    eleven = ("mse", "sp", 0.0, 0.0, 0.0, None, 0.3, dfx.PIDController(rtol=1e-3, atol=1e-3))
     grads = PROBLEM.chain(precisions=[1, 1, 0.3]).activity_grads(PROBLEM.states)
-    assert_close(field, [*(-g for g in grads[1:]), np.zeros_like(PROBLEM.y)])
+    expected = [*(-g / size for g in grads[1:]), np.zeros_like(PROBLEM.y)]
+    for args in ((*given, dict(output_energy_scaling=0.3)), (*given, *eleven)):
+        assert_close(jpc.neg_pc_activity_grad(0.0, PROBLEM.activities, args), expected)
+    with pytest.raises(ValueError, match=r"args must be \(params, y, x\), .* got 5 entries"):
+        jpc.neg_pc_activity_grad(0.0, PROBLEM.activities, (*given, "mse", "sp"))
 
 
 def test_layer_energies_are_in_chain_order():

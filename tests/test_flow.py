@@ -290,7 +290,7 @@ def test_recorded_iterations_go_from_start_to_end():
 def test_record_every_is_a_grid():
     args = (PROBLEM.params, PROBLEM.activities, PROBLEM.y, PROBLEM.x)
     options = dict(solver=dfx.Euler(), stepsize_controller=FIXED, dt=0.125, max_t1=2.0)
-    recorded = jpc.solve_inference(*args, record_every=0.5, **options)
+    recorded = jpc.solve_inference(*args, record_every=0.5, reduction="sum", **options)
     states = [PROBLEM.chain().euler(PROBLEM.states, 0.125, 4 * i)[1:-1] for i in range(5)]
     assert_close(recorded[:-1], [np.stack(z) for z in zip(*states, strict=True)])
 

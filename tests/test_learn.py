@@ -131,6 +131,8 @@ def test_update_activities_is_a_step_of_gradient_descent(reduction, scale):
             PROBLEM.params, activities, optim, state, PROBLEM.y, PROBLEM.x, reduction=reduction
         )
         assert_close(update["energy"], CHAIN.energy(states))
+        grads = [scale * g for g in CHAIN.activity_grads(states)[1:]]
+        assert_close(update["grads"][:-1], grads)
         activities, state = update["activities"], update["opt_state"]
         states = CHAIN.euler(states, 0.1 * scale, 1)
         assert_close(activities[:-1], states[1:-1])

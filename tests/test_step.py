@@ -189,7 +189,8 @@ def test_whole_numbers_take_the_precision_of_the_network():
 
 def test_other_activities_to_start_from():
     args = (PROBLEM.model, OPTIM, init(PROBLEM.model), PROBLEM.y, PROBLEM.x)
-    step = jpc.make_pc_step(*args, activities=PROBLEM.activities, max_t1=0.5, **EULER)
+    named = EULER | dict(activities=PROBLEM.activities, max_t1=0.5, reduction="sum")
+    step = jpc.make_pc_step(*args, **named)
     expected = PROBLEM.chain().euler(PROBLEM.states, 0.125, 4)[1:-1]
     assert_close(step["activities"][:-1], expected)
     assert step["energies"].shape == (3,)

@@ -1,16 +1,20 @@
 import abc
+import functools as ft
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from .._checks import raise_if_failed, raise_if_not_finite
+from .._checks import checked_jit, raise_if_failed, raise_if_not_finite
 from .._energy import AbstractEnergy
 from .._metrics import tree_norm
+from .._numbers import floats_to_arrays
 from .._types import Clamps, Nodes, Terms
+
+_Call = TypeVar("_Call", bound=Callable)
 
 
 class RESULTS(eqx.Enumeration):
@@ -126,6 +130,19 @@ class AbstractInference(eqx.Module):
 
         An [`jpc.Inferred`][].
         """
+
+
+def method(call: _Call) -> _Call:
+    """A method's `__call__`, compiled and with its checks. The numbers of the method and of the
+    energy are traced, so that other ones do not compile another program.
+    """
+    compiled = checked_jit(call)
+
+    def made(self, energy, params, nodes, clamps, *, record=None, key=None):
+        self, energy = floats_to_arrays((self, energy))
+        return compiled(self, energy, params, nodes, clamps, record=record, key=key)
+
+    return ft.wraps(call)(made)  # pyright: ignore[reportReturnType]
 
 
 def as_precise(state: PyTree, times: Any) -> Any:

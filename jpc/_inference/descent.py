@@ -6,17 +6,19 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from .._checks import checked_jit
+from .._closures import by_contents
 from .._metrics import tree_norm
-from .._types import Given, Nodes, Number, Scalar
+from .._types import Nodes, Number, Scalar
 from .base import (
     RESULTS,
     AbstractInference,
     Inferred,
     Trajectory,
+    check_positive,
     conclude,
     examples,
     gradient_norm,
+    method,
 )
 
 
@@ -27,28 +29,31 @@ class Descent(AbstractInference):
 
     **Arguments:**
 
-    - `optim`: any Optax optimiser, line searches included. `optax.sgd(0.1)` is what most
-        published work uses.
+    - `optim`: any Optax optimiser, line searches included; or a number, the step size of plain
+        gradient descent, as most published work has it.
     - `steps`: how many steps to take at most.
     - `rtol`: an example ends when its activity gradient is smaller than this, relative to its
-        activities. By default none ends early.
+        activities. By default none ends early, and there are derivatives in reverse mode too.
     - `throw`: whether divergence raises an error.
     """
 
-    optim: Given[optax.GradientTransformation]
+    optim: Any = eqx.field(converter=by_contents)
     steps: int = eqx.field(static=True, default=20)
-    rtol: Number = 0.0
+    rtol: Number | None = None
     throw: bool = eqx.field(static=True, default=True)
 
     def __check_init__(self):
-        if not hasattr(self.optim, "update"):
+        number = eqx.is_array_like(self.optim) and jnp.shape(self.optim) == ()
+        if not (number or isinstance(self.optim, optax.GradientTransformation)):
             raise TypeError(
-                f"Descent needs an Optax optimiser, such as optax.sgd(0.1): got {self.optim!r}."
+                "Descent needs a step size, such as 0.1, or an Optax optimiser, such as "
+                f"optax.adam(0.1): got {self.optim!r}."
             )
+        check_positive("The step size", self.optim)
         if self.steps < 1:
             raise ValueError(f"Descent needs at least one step, got steps={self.steps}.")
 
-    @checked_jit
+    @method
     def __call__(self, energy, params, nodes, clamps, *, record=None, key=None):
         if record is not None and record.ts is not None:
             raise ValueError("Descent has steps but no time: record every step.")
@@ -75,10 +80,12 @@ class Descent(AbstractInference):
 
     def _descend(self, value_fn: Callable[[Nodes], Scalar], nodes: Nodes, keep) -> Any:
         """The last state, and what was kept of the start and every step."""
-        optim = optax.with_extra_args_support(self.optim)
+        given = isinstance(self.optim, optax.GradientTransformation)
+        optim = optax.with_extra_args_support(self.optim if given else optax.sgd(self.optim))
+        rtol = 0.0 if self.rtol is None else self.rtol
 
         def test(z, grads):
-            return tree_norm(grads) <= self.rtol * tree_norm(z)
+            return tree_norm(grads) <= rtol * tree_norm(z)
 
         def step(state):
             z, opt_state, count, _ = state
@@ -90,6 +97,8 @@ class Descent(AbstractInference):
             return jax.tree.map(lambda a, b: jnp.where(done, a, b), (z, *state[1:3], done), new)
 
         state = (nodes, optim.init(nodes), jnp.asarray(0), jnp.asarray(False))
+        if keep is None and self.rtol is None:
+            return jax.lax.fori_loop(0, self.steps, lambda _, state: step(state), state), None
         if keep is None:
             unfinished = lambda state: ~state[3] & (state[2] < self.steps)
             return jax.lax.while_loop(unfinished, step, state), None

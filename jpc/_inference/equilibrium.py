@@ -7,13 +7,21 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from .._checks import checked_jit, raise_if_not_finite
+from .._checks import raise_if_not_finite
 from .._clamp import like
 from .._energy import EPCEnergy, LocalEnergy, Parts, Unfolded, take_apart
 from .._metrics import tree_norm
 from .._solve import solve
 from .._types import Number
-from .base import RESULTS, AbstractInference, Inferred, check_positive, conclude, gradient_norm
+from .base import (
+    RESULTS,
+    AbstractInference,
+    Inferred,
+    check_positive,
+    conclude,
+    gradient_norm,
+    method,
+)
 from .chords import Chords, Found, derivatives, energy_of, learn_from
 from .implicit import implicit
 from .kinks import find_kinks, settle
@@ -68,7 +76,7 @@ class Equilibrium(AbstractInference):
         if self.shared is not None and self.shared < 1:
             raise ValueError(f"shared must be at least one example, or None: got {self.shared}.")
 
-    @checked_jit
+    @method
     def __call__(self, energy, params, nodes, clamps, *, record=None, key=None):
         if record is not None:
             raise ValueError("Equilibrium has no dynamics to record: use GradientFlow.")

@@ -10,7 +10,6 @@ import optimistix as optx
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
-from .._checks import checked_jit
 from .._types import Number, Scalar
 from .base import (
     RESULTS,
@@ -22,6 +21,7 @@ from .base import (
     conclude,
     examples,
     gradient_norm,
+    method,
 )
 
 
@@ -80,7 +80,7 @@ class GradientFlow(AbstractInference):
                 "stepsize_controller=diffrax.ConstantStepSize() and dt, or use diffrax.Heun()."
             )
 
-    @checked_jit
+    @method
     def __call__(self, energy, params, nodes, clamps, *, record=None, key=None):
         integrate = self._apart if self.reduction == "sum" else self._together
         end, result, stats, trajectory = integrate(energy, params, nodes, clamps, record)

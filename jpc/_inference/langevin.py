@@ -8,7 +8,7 @@ import jax.random as jr
 import lineax as lx
 from jaxtyping import Array, PyTree
 
-from .._checks import checked_jit, raise_if_not_finite
+from .._checks import raise_if_not_finite
 from .._clamp import inferred
 from .._types import Number
 from .base import (
@@ -21,6 +21,7 @@ from .base import (
     by_name,
     check_positive,
     gradient_norm,
+    method,
 )
 
 
@@ -57,7 +58,7 @@ class Langevin(AbstractInference):
         for name in ("t1", "dt", "temperature", "preconditioner", "max_steps"):
             check_positive(name, getattr(self, name))
 
-    @checked_jit
+    @method
     def __call__(self, energy, params, nodes, clamps, *, record=None, key=None):
         if key is None:
             raise ValueError("Langevin dynamics are random: give a key.")

@@ -4,9 +4,8 @@ import jax.numpy as jnp
 import optimistix as optx
 from jaxtyping import Array
 
-from .._checks import checked_jit
 from .._types import Given
-from .base import RESULTS, AbstractInference, Inferred, conclude, examples, gradient_norm
+from .base import RESULTS, AbstractInference, Inferred, conclude, examples, gradient_norm, method
 
 
 class Minimise(AbstractInference):
@@ -33,7 +32,7 @@ class Minimise(AbstractInference):
                 f"a {type(self.solver).__name__}. Optax optimisers are for Descent."
             )
 
-    @checked_jit
+    @method
     def __call__(self, energy, params, nodes, clamps, *, record=None, key=None):
         if record is not None:
             raise ValueError("Minimise keeps no record of its steps: use GradientFlow or Descent.")

@@ -14,6 +14,7 @@ import typer
 
 import jpc.data
 
+from .._checks import words_of
 from .._files import write_whole
 from . import INTERRUPTED
 from .compare import compare_runs
@@ -61,9 +62,9 @@ def _exits(debug: bool = False) -> Iterator[None]:
 
 
 def _in_a_line(error: Exception) -> str:
-    """The first line of what it says; Equinox puts where it happened before that."""
-    text = str(error).rpartition("EquinoxRuntimeError: ")[2]
-    return next(filter(None, map(str.strip, text.splitlines())), type(error).__name__)
+    """The first line of what it says."""
+    lines = words_of(error).splitlines()
+    return next(filter(None, map(str.strip, lines)), type(error).__name__)
 
 
 @app.command()

@@ -1,0 +1,17 @@
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree
+
+
+def floats_to_arrays(tree: PyTree) -> PyTree:
+    """Python's floats as arrays, so that they are traced rather than compiled in. Zero stays: it
+    says that something is not there.
+    """
+    return jax.tree.map(lambda x: constant(x) if isinstance(x, float) and x else x, tree)
+
+
+def constant(value: Any) -> Array:
+    with jax.ensure_compile_time_eval():  # In somebody's jit too, its value stays known.
+        return jnp.asarray(value)
