@@ -46,7 +46,8 @@ def _score(setup: Setup, params: Params, output: Array, input: Array) -> tuple[S
     output = raise_if_not_finite({"output": output}, output)
     preds = ffwd(setup, params, input)[-1]
     loss = reported_loss(setup, network(setup, params, input)[0])
-    return jnp.mean(jax.vmap(loss)(output, preds)), compute_accuracy(output, preds)
+    accuracy = compute_accuracy(output, preds)
+    return jnp.mean(jax.vmap(loss)(output, preds)), accuracy
 
 
 def test_generative_pc(

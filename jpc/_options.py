@@ -286,9 +286,9 @@ def input_data(params: Params, value: Given[ArrayLike]) -> Array:
     as an embedding of tokens does.
     """
     as_floats = data("input", value)
-    if as_floats.ndim == 1 or not jnp.issubdtype(jnp.result_type(value), jnp.integer):
-        return as_floats
     tokens, first = jnp.asarray(value), next(iter(params[0]))
+    if tokens.ndim == 1 or not jnp.issubdtype(tokens.dtype, jnp.integer):
+        return as_floats
     return tokens if _takes(first, tokens) and not _takes(first, as_floats) else as_floats
 
 
