@@ -80,7 +80,7 @@ class AddEnergy(AbstractEnergy):
     """The sum of two energies; its terms are the pair of theirs."""
 
     first: AbstractEnergy
-    second: AbstractEnergy
+    second: Given[AbstractEnergy]
 
     def __check_init__(self):
         _check_energy(self.second)
@@ -92,7 +92,7 @@ class AddEnergy(AbstractEnergy):
 class ScaledEnergy(AbstractEnergy):
     """An energy times a number; so are its terms."""
 
-    factor: Number
+    factor: Given[Number]
     energy: AbstractEnergy
 
     def __check_init__(self):
