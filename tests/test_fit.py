@@ -251,6 +251,65 @@ def test_chunks_of_an_iterator(monkeypatch):
     assert_same_bits(fit(data=in_batches()).state, expected.state)
 
 
+# --- trees ---
+
+WEIGHTS, TOKENS = RNG.uniform(size=22), RNG.integers(0, 9, (22, 5))
+
+
+def weigh(total, output, input, key):
+    """A step of trees: tokens, and a pair of a target and its weights."""
+    del key
+    target, weight = output
+    seen = jnp.sum(input["x"] * weight[:, None]) + jnp.sum(target)
+    as_given = jnp.issubdtype(input["tokens"].dtype, jnp.integer) and input["id"].ndim == 1
+    assert as_given and input["mask"] is None
+    return dict(total=total + seen + jnp.sum(input["tokens"]), loss=seen)
+
+
+def tree_batch(rows):
+    input = dict(x=X[rows], tokens=TOKENS[rows], id=LABELS[rows], mask=None)
+    return input, (Y[rows], WEIGHTS[rows])
+
+
+@pytest.mark.parametrize("iterated", [False, True])
+def test_data_may_be_trees(iterated):
+    """Against a loop over the same examples; integers in trees are no labels."""
+    batches = lambda epoch: [tree_batch(rows) for rows, _ in shuffled(epoch, (np.arange(22), Y))]
+    data = batches if iterated else tree_batch(np.arange(22))
+    evaluate = lambda output, input, **_: dict(m=jnp.sum(input["x"][:, 0] * output[1]))
+    test = [tree_batch(np.arange(4)), tree_batch(np.arange(4, 7))] if iterated else None
+    test = test or tree_batch(np.arange(7))
+    fitted = fit(weigh, COUNT, data, test=test, evaluate=evaluate)
+    assert_same(fitted.state, loop(weigh, COUNT, batches=batches)[0])
+    expected = np.mean(X[:7, 0] * WEIGHTS[:7])
+    assert np.isclose(fitted.history[0]["test_m"], expected, rtol=1e-12)
+
+
+def test_tokens_stay_integers():
+    step = lambda total, output, **_: dict(
+        total=total + jnp.issubdtype(output.dtype, jnp.integer) * output.shape[1], loss=total
+    )
+    assert fit(step, COUNT, (None, TOKENS)).state["total"] == 5 * 10
+
+
+# --- order ---
+
+
+def test_examples_in_their_order(tmp_path):
+    """Digits that are appended; the last two examples are left out. Resumed, too."""
+    append = lambda total, output, **_: dict(total=3 * total + jnp.sum(output), loss=total)
+    data = (None, LABELS.astype(float))
+    ordered = ft.partial(fit, append, COUNT, data, shuffle=False)
+    expected = 0.0
+    for epoch in range(2):
+        for rows in np.arange(20).reshape(5, 4):
+            expected = 3 * expected + LABELS[rows].sum()
+        checkpoints = jpc.Checkpoints(tmp_path, resume=True)
+        assert ordered(epochs=epoch + 1, checkpoints=checkpoints).state["total"] == expected
+    with pytest.raises(ValueError, match=r"of another run: .*shuffle.* was False"):
+        fit(append, COUNT, data, checkpoints=jpc.Checkpoints(tmp_path, resume=True))
+
+
 # --- evaluation ---
 
 
@@ -359,10 +418,22 @@ GENERATOR = (pair for pair in in_batches())
 ERRORS = [
     ("iterator", lambda: fit(data=GENERATOR), TypeError, "spent after one epoch.*lambda epoch"),
     ("a number", lambda: fit(data=3), TypeError, r"pair of arrays \(input, output\).*got 3"),
+    ("three arrays", lambda: fit(data=(X, Y, X)), TypeError,
+     r"a pair .*got a tuple of 3: an array \(22, 3\), .*such as \(\(x, mask\), y\)"),
+    ("a dictionary", lambda: fit(data=dict(x=X, y=Y)), TypeError, "data must be a pair"),
+    ("not numbers", lambda: fit(data=({"x": X, "id": np.array(["a"] * 22)}, Y)), TypeError,
+     r"data: the input\['id'\] must be an array of numbers, got array"),
+    ("a number in a tree", lambda: fit(data=(X, {"y": Y, "n": 22})), ValueError,
+     r"output\['n'\] with no axis of examples, shape \(\)"),
+    ("lengths in a tree", lambda: fit(data=((X, X[:5]), Y)), ValueError,
+     r"input\[0\] with 22 examples, shape \(22, 3\); input\[1\] with 5 examples, .*; output with"),
+    ("lengths in a batch", lambda: fit(data=[({"x": X[:4]}, Y[:3])]), ValueError,
+     r"A batch of an iterator must be .*input\['x'\] with 4 .*output with 3 examples"),
     ("no data", lambda: fit(data=None), TypeError, "data must be a pair"),
-    ("lengths", lambda: fit(data=(X, Y[:5])), ValueError, r"shapes \(22, 3\) and \(5, 2\)"),
-    ("no output", lambda: fit(data=(X, None)), ValueError, r"\(None, output\), got"),
-    ("empty", lambda: fit(data=(X[:0], Y[:0])), ValueError, r"shapes \(0, 3\)"),
+    ("lengths", lambda: fit(data=(X, Y[:5])), ValueError,
+     r"input with 22 examples, shape \(22, 3\); output with 5 examples, shape \(5, 2\)"),
+    ("no output", lambda: fit(data=(X, None)), ValueError, r"\(None, output\), got.*no output"),
+    ("empty", lambda: fit(data=(X[:0], Y[:0])), ValueError, r"0 examples, shape \(0, 3\)"),
     ("no batches", lambda: fit(data=[]), ValueError, "gave no batches"),
     ("not pairs", lambda: fit(data=[X, X]), TypeError, r"A batch of an iterator must be a pair"),
     ("large batches", lambda: fit(data=[(X, Y)]), ValueError, "a batch of 22 .*at most 4"),

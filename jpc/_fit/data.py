@@ -2,20 +2,22 @@
 
 import abc
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PRNGKeyArray, PyTree
+from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from .._layer import show
 from .devices import Devices
-from .loop import Carry, Pair, Recipe, group_size, score, score_batch, shuffle, train, train_batch
+from .loop import Carry, Pair, Recipe, group_size, in_order, score, score_batch, train, train_batch
+from .pair import Classes, count, count_classes, describe, read_pair
 
-Classes = tuple[int | None, int | None]
+# Of the examples in an epoch, from a key, their number and where to put it.
+Order = Callable[[PRNGKeyArray, int, Devices], Int[Array, " examples"]]
 
 
 class AbstractData(abc.ABC):
@@ -51,15 +53,18 @@ class AbstractData(abc.ABC):
 class Arrays(AbstractData):
     """All on the device."""
 
-    def __init__(self, pair: Pair, batch_size: int, classes: Classes, devices: Devices):
-        self.examples, self.classes, self.devices = len(pair[1]), classes, devices
+    def __init__(
+        self, pair: Pair, batch_size: int, classes: Classes, devices: Devices, order: Order
+    ):
+        self.examples, self.classes, self.devices = count(pair), classes, devices
+        self.order = order
         self.steps = self.examples // batch_size
         self.pair = devices.put_data(pair)
         self.shapes = _shapes(self.pair, batch_size)
 
     def open(self, key, epoch, start):
         del epoch, start
-        return shuffle(key, len(self.pair[1]), self.devices)
+        return self.order(key, count(self.pair), self.devices)
 
     def advance(self, recipe, opened, key, bounds, carry):
         start, group = bounds[0], group_size()
@@ -86,7 +91,7 @@ class Batches(AbstractData):
 
     def open(self, key, epoch, start):
         del key
-        full = (pair for pair in self._batches(epoch) if len(pair[1]) == self.share)
+        full = (pair for pair in self._batches(epoch) if count(pair) == self.share)
         return _ahead(map(self._put, itertools.islice(full, start, None)))
 
     def advance(self, recipe, opened, key, bounds, carry):
@@ -107,10 +112,10 @@ class Batches(AbstractData):
     def _batches(self, epoch: int) -> Iterator[Pair]:
         batches: Any = self.given(epoch) if callable(self.given) else self.given
         for batch in batches:
-            pair = _pair("A batch of an iterator", batch)
-            if len(pair[1]) > self.share:
+            pair = read_pair("A batch of an iterator", batch)
+            if count(pair) > self.share:
                 raise ValueError(
-                    f"An iterator gave a batch of {len(pair[1])} examples, but by batch_size "
+                    f"An iterator gave a batch of {count(pair)} examples, but by batch_size "
                     f"there are at most {self.share} of them (for each process)."
                 )
             yield pair
@@ -123,7 +128,7 @@ class Batches(AbstractData):
         """A batch filled up with copies of its last example, and which ones are real."""
         rows = np.arange(self.share)
         filled = jax.tree.map(lambda x: np.take(x, rows, axis=0, mode="clip"), pair)
-        return *filled, rows < len(pair[1])
+        return *filled, rows < count(pair)
 
 
 def _ahead(batches: Iterator[tuple]) -> Iterator[tuple]:
@@ -136,16 +141,28 @@ def _ahead(batches: Iterator[tuple]) -> Iterator[tuple]:
 
 
 def choose_data(
-    name: str, given: Any, batch_size: int, classes: Classes, devices: Devices
+    name: str,
+    given: Any,
+    batch_size: int,
+    classes: Classes,
+    devices: Devices,
+    order: Order = in_order,
 ) -> AbstractData:
-    """A pair of arrays, or batches from what can be iterated over again and again."""
-    if isinstance(given, tuple) and len(given) == 2 and not isinstance(given[1], tuple | list):
-        pair = _pair(name, given)
-        return Arrays(pair, batch_size, count_classes(name, pair, classes), devices)
-    if not (callable(given) or isinstance(given, Iterable)):
+    """A pair of arrays, or of trees of them, which is a tuple of two; or batches from what can be
+    iterated over again and again.
+    """
+    if isinstance(given, tuple) and len(given) == 2:
+        pair = read_pair(name, given)
+        return Arrays(pair, batch_size, count_classes(name, pair, classes), devices, order)
+    if isinstance(given, tuple) and any(isinstance(x, jax.Array | np.ndarray) for x in given):
         raise TypeError(
-            f"{name} must be a pair of arrays (input, output), or something that gives such "
-            f"batches whenever it is iterated over, got {show(given)}."
+            f"{name} must be a pair (input, output), got {describe(given)}. What else belongs to "
+            "an example goes into one of the two as a tree, such as ((x, mask), y)."
+        )
+    if isinstance(given, dict) or not (callable(given) or isinstance(given, Iterable)):
+        raise TypeError(
+            f"{name} must be a pair of arrays (input, output), or of trees of them, or something "
+            f"that gives such batches whenever it is iterated over, got {show(given)}."
         )
     if isinstance(given, Iterator):
         raise TypeError(
@@ -153,44 +170,6 @@ def choose_data(
             f"batches, or a function of the epoch that makes the iterator, lambda epoch: ..."
         )
     return Batches(given, batch_size, classes, devices)
-
-
-def _pair(name: str, given: Any) -> Pair:
-    """An input, or `None`, and an output, for equally many examples."""
-    if not (isinstance(given, tuple | list) and len(given) == 2):
-        raise TypeError(f"{name} must be a pair (input, output), got {show(given)}.")
-    to_array = lambda x: x if x is None or isinstance(x, jax.Array) else np.asarray(x)
-    pair = to_array(given[0]), to_array(given[1])
-    shapes = [None if x is None else x.shape for x in pair]
-    lengths = {shape[0] if shape else 0 for shape in shapes if shape is not None}
-    if shapes[1] is None or len(lengths) != 1 or 0 in lengths:
-        raise ValueError(
-            f"{name} must be a pair (input, output) with equally many examples along the first "
-            f"axes, or (None, output), got shapes {shapes[0]} and {shapes[1]}."
-        )
-    return pair
-
-
-def count_classes(name: str, pair: Pair, classes: Classes, *, complete: bool = True) -> Classes:
-    """How many classes the integer labels among the input and the output have, if they are not
-    given: one more than the largest one.
-    """
-    count = lambda x, number: _count(name, x, number, complete) if _is_labels(x) else None
-    return count(pair[0], classes[0]), count(pair[1], classes[1])
-
-
-def _count(name: str, labels: Any, number: int | None, complete: bool) -> int:
-    least, most = int(labels.min()), int(labels.max())
-    if number is None and not complete:
-        raise ValueError(f"{name} gives integer labels: say how many classes there are, classes=.")
-    number = most + 1 if number is None else number
-    if least < 0 or most >= number:
-        raise ValueError(f"{name} has labels from {least} to {most}, with classes={number}.")
-    return number
-
-
-def _is_labels(array: Any) -> bool:
-    return array is not None and array.ndim == 1 and jnp.issubdtype(array.dtype, jnp.integer)
 
 
 def _shapes(pair: Pair, batch_size: int) -> PyTree[jax.ShapeDtypeStruct]:

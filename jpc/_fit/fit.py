@@ -18,7 +18,7 @@ from .check import check_evaluation, check_step, scalars
 from .checkpoint import Checkpoints, Saver
 from .data import choose_data
 from .devices import Devices, Rule, choose_devices
-from .loop import Carry, Recipe, zeros
+from .loop import Carry, Recipe, in_order, shuffled, zeros
 from .progress import Record, choose_progress
 from .run import AbstractTest, NoTest, Run, Test, plain
 from .save import AbstractSaver, NoSaver
@@ -51,6 +51,7 @@ def fit(
     key: Given[PRNGKeyArray],
     metrics: Sequence[str] = ("loss",),
     classes: Given[int | None] = None,
+    shuffle: bool = True,
     test: Any = None,
     evaluate: Callable[..., Mapping[str, Any]] | None = None,
     inspect: Callable[..., Mapping[str, Any]] | None = None,
@@ -75,21 +76,25 @@ def fit(
     - `step`: the step. Give it its options with `functools.partial`.
     - `state`: what it changes, as a dictionary; `dict(model=model, optim=optim,
         opt_state=opt_state)` for [`jpc.make_pc_step`][]. It is copied, not changed.
-    - `data`: a pair of arrays `(input, output)` with the examples along the first axes, or
-        `(None, output)`; or what does not fit into memory as batches, pairs like these of
-        `batch_size` examples: anything that gives them each time that it is iterated over,
-        or a function of the epoch (from 0) that does (and is asked for a first one to look
-        at). Integer labels, arrays with one axis,
-        become one-hot vectors.
+    - `data`: a pair `(input, output)`, a tuple, with the examples along the first axes. Each is
+        an array or any tree of arrays (a dictionary, `(x, mask)`, a [`jpc.Masked`][]), and the
+        input may be `None`. Or what does not fit into memory as batches, pairs like these of
+        `batch_size` examples: anything that gives them each time that it is iterated over
+        (a list, a loader), or a function of the epoch (from 0) that does (and is asked for a
+        first one to look at). An input or output that is an array of integers with one axis
+        is labels, and becomes one-hot vectors. Arrays inside a tree, and integers with more
+        axes (tokens), stay what they are.
     - `epochs`: how many times to go through the data.
-    - `batch_size`: how many examples there are in a batch. Each epoch shuffles arrays anew
-        and leaves out the remainder, fewer examples than a batch; of batches it leaves out
-        smaller ones.
+    - `batch_size`: how many examples there are in a batch. An epoch leaves out the remainder,
+        fewer examples than a batch; of batches it leaves out smaller ones.
     - `key`: determines the order of the examples, and a key for each step.
     - `metrics`: names of entries of the step's dictionary, arrays or trees of arrays, whose
         mean over the epoch goes into the history. Those that are `None` do not.
     - `classes`: the number of classes of integer labels, one more than the largest one of the
         data by default. An iterator has no default.
+    - `shuffle`: whether each epoch goes through arrays in a new random order. If not, batches
+        come in the order of the examples, and the remainder is at the end: so that a state can
+        go along a stream. Batches of an iterator come in its order, whatever this is.
     - `test`: data like `data`, to evaluate after each epoch.
     - `evaluate`: a function like a step, which returns a dictionary of metrics of one example
         (a batch of one), such as [`jpc.evaluate_discriminative`][]. Their means over all
@@ -116,7 +121,8 @@ def fit(
     keys = tuple(split_key(key, 3))
     devices = choose_devices(mesh, sharding)
     devices.check(batch_size)
-    source = choose_data("data", data, batch_size, (classes, classes), devices)
+    order = shuffled if shuffle else in_order
+    source = choose_data("data", data, batch_size, (classes, classes), devices, order)
     if source.steps == 0:
         raise ValueError(f"batch_size={batch_size}, but data has {source.examples} examples.")
     arrays, rest = _split(state)
@@ -127,6 +133,7 @@ def fit(
     if stop is not None:
         stop.check([*scalars(sums), *tester.names])
     settings = dict(batch_size=batch_size, examples=source.examples, classes=source.classes)
+    settings |= {} if shuffle else dict(shuffle=False)  # As in checkpoints from before it.
     settings |= dict(key=jr.key_data(key).tolist(), metrics=metrics, state=rest)
     with contextlib.closing(_choose_saver(checkpoints, settings, devices)) as saver:
         snapshot = saver.restore(_begin(arrays, sums, stop, devices))

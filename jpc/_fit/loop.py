@@ -38,8 +38,9 @@ class Recipe(eqx.Module):
         return self.fn(**eqx.combine(arrays, self.rest), output=output, input=input, key=key)
 
 
-def one_hot(array: Array | None, classes: int | None) -> Array | None:
-    return array if array is None or classes is None else jax.nn.one_hot(array, classes)
+def one_hot(side: PyTree, classes: int | None) -> PyTree:
+    """Labels as vectors; anything else as it is."""
+    return side if classes is None else jax.nn.one_hot(side, classes)
 
 
 def measure(metrics: tuple[str, ...], result: Mapping[str, Any]) -> dict[str, PyTree]:
@@ -48,9 +49,16 @@ def measure(metrics: tuple[str, ...], result: Mapping[str, Any]) -> dict[str, Py
 
 
 @eqx.filter_jit
-def shuffle(key: PRNGKeyArray, examples: int, devices: Devices) -> Int[Array, " examples"]:
-    """The order of the examples in an epoch."""
+def shuffled(key: PRNGKeyArray, examples: int, devices: Devices) -> Int[Array, " examples"]:
+    """A random order of the examples in an epoch."""
     return devices.constrain(jr.permutation(key, examples))
+
+
+@eqx.filter_jit
+def in_order(key: PRNGKeyArray, examples: int, devices: Devices) -> Int[Array, " examples"]:
+    """The order in which they are."""
+    del key
+    return devices.constrain(jnp.arange(examples))
 
 
 @eqx.filter_jit(donate="all-except-first")
