@@ -91,6 +91,12 @@ from ._networks import (
 from ._options import FlowOptions as FlowOptions, Options as Options
 from ._pose import pose as pose
 from ._step import make_hpc_step as make_hpc_step, make_pc_step as make_pc_step
+from ._temporal import (
+    SequenceEnergy as SequenceEnergy,
+    filter_sequence as filter_sequence,
+    make_tpc_step as make_tpc_step,
+    smooth_sequence as smooth_sequence,
+)
 from ._theory import (
     compute_linear_activity_hessian as compute_linear_activity_hessian,
     compute_linear_activity_solution as compute_linear_activity_solution,

@@ -338,7 +338,7 @@ def network(setup: Setup, params: Params, input: Array, name: str = "model") -> 
     """The layers of a network and the shapes of its states, from a batch of $z_0$."""
     model, skip_model = list(params[0]), params[1]
     plain = parameterise(model, skip_model, fan_ins=[1] * len(model))
-    states = _shapes(name, plain, jax.ShapeDtypeStruct(input.shape[1:], input.dtype))
+    states = layer_shapes(name, plain, jax.ShapeDtypeStruct(input.shape[1:], input.dtype))
     if setup.param_type != "sp" and (len(model) < 2 or any(len(z.shape) != 1 for z in states)):
         raise ValueError(
             f"param_type={setup.param_type!r} is for at least two layers between vectors; give "
@@ -349,7 +349,9 @@ def network(setup: Setup, params: Params, input: Array, name: str = "model") -> 
     return scaled(model, skip_model, fan_ins=fan_ins), states
 
 
-def _shapes(name: str, layers: list[Layer], z: jax.ShapeDtypeStruct) -> list[jax.ShapeDtypeStruct]:
+def layer_shapes(
+    name: str, layers: list[Layer], z: jax.ShapeDtypeStruct
+) -> list[jax.ShapeDtypeStruct]:
     states = [z]
     for i, layer in enumerate(layers):
         try:
