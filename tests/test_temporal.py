@@ -3,6 +3,8 @@ update rules, all of them in NumPy.
 """
 
 import functools as ft
+import runpy
+from pathlib import Path
 
 import equinox as eqx
 import jax
@@ -12,6 +14,7 @@ import numpy as np
 import optax
 import pytest
 from helpers import arrays, assert_close
+from test_docs import run as run_page
 
 import jpc
 
@@ -124,28 +127,27 @@ def test_filtering_is_least_squares_at_each_step():
     assert_close(estimates, expected, rtol=0, atol=1e-12)
 
 
-def test_what_is_not_observed_does_not_count():
-    method = jpc.Equilibrium(chords=2, max_steps=0, shared=None)
-    estimates = jpc.filter_sequence(PRECISE, method, PARAMS, START, MASKED)
-    expected = each(filter_by_least_squares, [A, C], PRECISIONS, START, HOLES)
-    assert_close(estimates, expected, rtol=0, atol=1e-12)
-
-
 def descend(start, x):
-    """z <- z - eta ((z - A z_before) - C'(x - C z)) four times, from the prediction on."""
+    """z <- z - eta ((z - A z_before) - C'(x - C z)) four times, from the prediction on. What is
+    not observed (NaN) starts from its prediction too, and x <- x - eta (x - C z).
+    """
     before, estimates = start, []
-    for seen in x:
+    for given in x:
         prior = z = before @ A.T
+        known, seen = ~np.isnan(given), np.where(np.isnan(given), z @ C.T, given)
         for _ in range(4):
-            z = z - 0.1 * ((z - prior) - (seen - z @ C.T) @ C)
+            error = seen - z @ C.T
+            z = z - 0.1 * ((z - prior) - error @ C)
+            seen = np.where(known, seen, seen - 0.1 * error)
         before = z
         estimates.append(z)
     return np.array(estimates)
 
 
-def test_filtering_by_steps_of_descent():
-    estimates = jpc.filter_sequence(jpc.PCEnergy(), QUICK, PARAMS, START, X)
-    assert_close(estimates, descend(START, X), rtol=0, atol=1e-12)
+@pytest.mark.parametrize(("given", "x"), [(X, X), (MASKED, HOLES)], ids=["whole", "missing"])
+def test_filtering_by_steps_of_descent(given, x):
+    estimates = jpc.filter_sequence(jpc.PCEnergy(), QUICK, PARAMS, START, given)
+    assert_close(estimates, descend(START, x), rtol=0, atol=1e-12)
 
 
 def test_kalman_by_the_covariance_that_it_settles_at():
@@ -163,6 +165,19 @@ def test_kalman_by_the_covariance_that_it_settles_at():
     before = np.linalg.solve(A, np.linalg.solve(A, P - Q).T)  # Whose prediction has P.
     expected = [kalman(s, before, X[:, i], Q, R)[0] for i, s in enumerate(START)]
     assert_close(found @ root.T, np.stack(expected, axis=1), rtol=0, atol=1e-10)
+
+
+def test_the_tracking_task():
+    """Of the authors: the errors of Kalman's filter and of tPC that others measured."""
+    task = runpy.run_path(str(Path(__file__).parents[1] / "examples" / "temporal.py"))
+    transition, seen = task["constant_acceleration"](), task["TRACKING_C"]
+    states, x = task["simulate"](transition, seen, range(10), 1000)
+    params = [linear(transition), linear(seen)]
+    found = jpc.filter_sequence(jpc.PCEnergy(), EXACT, params, np.zeros((10, 3)), x)
+    assert_close(found, task["closed_form"](transition, seen, x), rtol=0, atol=1e-12)
+    assert abs(np.mean(task["score"](np.asarray(found), states)) - 2.91) < 0.32
+    means = task["kalman"](transition, seen, x)[0]
+    assert abs(np.mean(task["score"](means, states)) - 2.10) < 0.14
 
 
 class Noise(jpc.AbstractInference):
@@ -266,7 +281,8 @@ def test_a_learned_system_predicts():
     params = [linear(0.3 * np.eye(LATENT)), linear(0.5 * rng.normal(size=(4, LATENT)))]
     state, data = begin(params, optax.adam(5e-2)), (zeros[:48], x[:, :48].swapaxes(0, 1))
     options = dict(epochs=30, batch_size=16, key=jr.key(0), metrics=("energy",), progress=False)
-    step = ft.partial(STEP, energy=jpc.PCEnergy())
+    method = jpc.Descent(optax.sgd(0.05), 20)
+    step = ft.partial(STEP, energy=jpc.PCEnergy(), inference=method)
     fitted = jpc.fit(step, state, data, **options)
 
     def ahead(A, C):
@@ -324,6 +340,23 @@ def test_streams_begin_anew():
             state, carry = {name: result[name] for name in state}, result["carry"]
     assert_close(arrays(fitted.state["params"]), arrays(state["params"]), rtol=0, atol=1e-13)
     assert_close(fitted.state["carry"], carry, rtol=0, atol=1e-13)
+
+
+def test_the_page_of_the_documentation():
+    """Of all states, those that are smoothed have the least energy."""
+    names = run_page("variants/temporal.md")
+    (f, g), x = names["params"], np.asarray(names["x"])
+    predict = lambda layer, z: z @ np.asarray(layer.weight).T + np.asarray(layer.bias)
+
+    def energy(z):
+        before = np.concatenate([names["start"][None], z[:-1]])
+        e_z, e_x = z - predict(f, before), x - predict(g, z)
+        return np.mean(np.sum(e_z**2, axis=-1) / 2 + np.sum(e_x**2, axis=-1))
+
+    least, filtered = energy(np.asarray(names["smoothed"])), energy(np.asarray(names["estimates"]))
+    nudged = energy(np.asarray(names["smoothed"]) + 1e-3 * RNG.normal(size=(40, 2, 3)))
+    assert least < nudged < filtered < 1.1 * least
+    assert np.isclose(names["fitted"].history[0]["energy"], filtered, rtol=0.1)
 
 
 # --- misuse ---
