@@ -311,10 +311,11 @@ def _check_methods(energy: Any, inference: Any) -> tuple[Any, Any]:
 
 def _observed(name: str, given: Any) -> Any:
     """Arrays of numbers. What is not given may be anything, also NaN."""
-    if not isinstance(given, Masked):
-        return data(name, given)
-    value, mask = jnp.asarray(given.value), jnp.asarray(given.mask)
-    return Masked(jnp.where(mask, value, 0), mask)
+    masked = isinstance(given, Masked)
+    value = jnp.asarray(given.value) if masked else data(name, given)
+    if value.ndim < 2:
+        raise ValueError(f"{name} needs axes for the time and the batch, got {value.shape}.")
+    return Masked(jnp.where(given.mask, value, 0), jnp.asarray(given.mask)) if masked else value
 
 
 def _begin(input: Any, carry: Any) -> Array:
@@ -333,6 +334,11 @@ def _begin(input: Any, carry: Any) -> Array:
         raise ValueError(
             "The input and the carry both say where the sequences start: give one of them, or "
             "as the input a jpc.Masked(start, mask), whose mask is true where a stream begins."
+        )
+    if not carry.shape == jnp.shape(input.value) == jnp.shape(input.mask):
+        raise ValueError(
+            f"The carry has shape {carry.shape}, so that the value and the mask of the input must "
+            f"have it too, got {jnp.shape(input.value)} and {jnp.shape(input.mask)}."
         )
     return input.fill(carry)
 

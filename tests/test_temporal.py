@@ -388,6 +388,11 @@ ERRORS = [
      ValueError, "Nothing says where"),
     ("two starts", lambda: STEP(**begin(carry=START), output=Y, input=START), ValueError,
      "both say where the sequences start"),
+    ("shapes of a start", lambda: STEP(
+        **begin(carry=START), output=Y, input=jpc.Masked(jnp.ones(3), jnp.ones(3) > 0)),
+     ValueError, r"carry has shape \(3, 3\), .*got \(3,\) and \(3,\)"),
+    ("axes", lambda: STEP(**begin(), output=X[0, 0], input=START), ValueError,
+     r"output needs axes for the time and the batch, got \(2,\)"),
     ("opt_state", lambda: STEP(**begin() | dict(opt_state=3), output=Y, input=START), ValueError,
      "opt_state is not a state of this optimiser for params"),
 ]  # fmt: skip
