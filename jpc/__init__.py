@@ -56,6 +56,7 @@ from ._inference import (
     Descent as Descent,
     Equilibrium as Equilibrium,
     GradientFlow as GradientFlow,
+    InErrors as InErrors,
     Inferred as Inferred,
     Langevin as Langevin,
     Minimise as Minimise,

@@ -1,0 +1,154 @@
+"""What does each variant cost, and what does it learn in one epoch?
+
+    JPC_DATA_DIR=... python benchmarks/variants.py [--data mnist fashion-mnist] [--seeds 3]
+
+One network, 784-128-128-10 tanh, batch 64, Adam; the same seeds for all. The cost is the median
+time of a step on a network that has been trained for that epoch, in turns with backpropagation's,
+as a ratio. The accuracy is of a feedforward pass over the test set after one epoch, mean and
+standard deviation over seeds. Learning rates are in the table: 1e-3, and for incremental
+predictive coding, which takes 20 steps a batch, a tenth of it.
+"""
+
+import argparse
+import functools as ft
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import optax
+
+import jpc
+import jpc.data
+
+BATCH, WIDTH, REPEATS = 64, 128, 21
+
+
+class Variant(NamedTuple):
+    """A step for `fit`, its state for a seed, how to evaluate it, and its learning rate."""
+
+    step: Callable
+    begin: Callable[[int, optax.GradientTransformation], dict[str, Any]]
+    evaluate: Callable = jpc.evaluate_discriminative
+    rate: float = 1e-3
+
+
+def make(seed: int, *sizes: int, layer: Callable = lambda z: z) -> list:
+    first, last = sizes or (784, 10)
+    model = jpc.make_mlp(jr.key(seed), first, WIDTH, 3, last, "tanh", use_bias=True)
+    return [layer(part) for part in model]
+
+
+def begin(seed: int, optim, layer=lambda z: z) -> dict[str, Any]:
+    model = make(seed, layer=layer)
+    state = optim.init(eqx.filter(model, eqx.is_inexact_array))
+    return dict(model=model, optim=optim, opt_state=state)
+
+
+def begin_both(seed: int, optim) -> dict[str, Any]:
+    down, up = make(seed, 10, 784), make(seed, 784, 10)[::-1]
+    states = tuple(optim.init(eqx.filter(model, eqx.is_inexact_array)) for model in (down, up))
+    models = dict(top_down_model=down, bottom_up_model=up)
+    return models | dict(optims=(optim, optim), opt_states=states)
+
+
+@eqx.filter_jit
+def backprop(model, optim, opt_state, output, input, key=None):
+    def loss(model):
+        predict = lambda x: jpc.feedforward(model, x)[-1]
+        return jpc.mse_loss(jax.vmap(predict)(input), output)
+
+    value, grads = eqx.filter_value_and_grad(loss)(model)
+    updates, opt_state = optim.update(grads, opt_state, eqx.filter(model, eqx.is_inexact_array))
+    model = eqx.apply_updates(model, updates)
+    return dict(model=model, optim=optim, opt_state=opt_state, loss=value)
+
+
+def turned(step: Callable) -> Callable:
+    """Bidirectional networks go from labels to images: the label is their input."""
+    return lambda output, input, **state: step(output=input, input=output, **state)
+
+
+PC = jpc.make_pc_step
+EPC = jpc.EPCEnergy(jpc.PCEnergy())
+VARIANTS = {
+    "backpropagation": Variant(backprop, begin),
+    "PC, the paper's flow": Variant(ft.partial(PC, max_t1=20.0), begin),
+    "PC, each its own flow": Variant(ft.partial(PC, reduction="sum"), begin),
+    "PC, 20 steps of 0.1": Variant(ft.partial(PC, inference=jpc.Descent(0.1, 20)), begin),
+    "PC, exact": Variant(ft.partial(PC, inference=jpc.Equilibrium()), begin),
+    "PC, exact, cross-entropy, precision 0.1": Variant(
+        ft.partial(PC, inference=jpc.Equilibrium(), loss_id="ce", output_energy_scaling=0.1),
+        begin,
+        ft.partial(jpc.evaluate_discriminative, loss_id="ce"),
+    ),
+    "PC, exact, bits": Variant(
+        ft.partial(PC, inference=jpc.Equilibrium(), loss_id="bernoulli"), begin
+    ),
+    "incremental PC": Variant(jpc.make_ipc_step, begin, rate=1e-4),
+    "error coordinates, 20 steps of 0.1": Variant(
+        ft.partial(PC, inference=jpc.InErrors(jpc.Descent(0.1, 20))), begin
+    ),
+    "learned precisions": Variant(
+        ft.partial(PC, energy=jpc.PrecisionEnergy(), inference=jpc.Equilibrium()),
+        ft.partial(begin, layer=lambda part: jpc.Precise(part, jnp.zeros(()))),
+    ),
+    "Monte Carlo PC": Variant(ft.partial(PC, inference=jpc.MonteCarlo(samples=5)), begin),
+    "bidirectional PC": Variant(turned(jpc.make_bpc_step), begin_both, turned(jpc.evaluate_bpc)),
+}
+
+
+def train(variant: Variant, data, seed: int):
+    images, labels = data.train
+    state = variant.begin(seed, optax.adam(variant.rate))
+    named: Any = dict(epochs=1, batch_size=BATCH, key=jr.key(seed), metrics=(), progress=False)
+    test: Any = dict(test=data.test, evaluate=variant.evaluate)
+    fitted = jpc.fit(variant.step, state, (images, labels), **named, **test)
+    return fitted.state, fitted.history[-1]["test_acc"]
+
+
+def time_steps(states: dict[str, dict], data) -> dict[str, float]:
+    """Medians of single steps, in turns."""
+    images = jnp.asarray(data.train[0][:BATCH], jnp.float32)
+    batch = dict(input=images, output=jax.nn.one_hot(data.train[1][:BATCH], 10), key=jr.key(0))
+    steps = {name: eqx.filter_jit(ft.partial(VARIANTS[name].step, **batch)) for name in states}
+    seconds = {name: [] for name in states}
+    for _ in range(REPEATS + 1):
+        for name, step in steps.items():
+            began = time.perf_counter()
+            jax.block_until_ready(eqx.filter(step(**states[name]), eqx.is_array))
+            seconds[name].append(time.perf_counter() - began)
+    return {name: statistics.median(times[1:]) for name, times in seconds.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--data", nargs="+", default=["mnist", "fashion-mnist"])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--only", nargs="+", default=list(VARIANTS))
+    args = parser.parse_args()
+    sets = [jpc.data.load(name, flatten=True, download=False) for name in args.data]
+    states, rows = {}, {}
+    for name in dict.fromkeys(["backpropagation", *args.only]):
+        rows[name] = []
+        for data in sets:
+            ended = [train(VARIANTS[name], data, seed) for seed in range(args.seeds)]
+            states.setdefault(name, ended[0][0])
+            scores = [score for _, score in ended]
+            rows[name].append(f"{np.mean(scores):.1f} +- {np.std(scores):.1f}")
+        print(f"# {name}: {rows[name]}", flush=True)
+    times = time_steps(states, sets[0])
+    print(f"\n| variant | learning rate | step / backpropagation | {' | '.join(args.data)} |")
+    print("|---|---|---|" + "---|" * len(sets))
+    for name, scores in rows.items():
+        ratio = times[name] / times["backpropagation"]
+        print(f"| {name} | {VARIANTS[name].rate:g} | {ratio:.1f} | {' | '.join(scores)} |")
+
+
+if __name__ == "__main__":
+    main()
