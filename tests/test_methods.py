@@ -96,9 +96,10 @@ def test_what_is_not_a_number_is_not_called_small(method):
     [
         (lambda: jpc.Descent(0.1), r"an Optax optimiser, such as optax.sgd\(0.1\): got 0.1"),
         (lambda: jpc.Minimise(SGD), "an Optimistix minimiser.*Optax optimisers are for Descent"),
+        (lambda: jpc.Langevin(path="tree"), "UnsafeBrownianPath or diffrax.V.* class itself"),
     ],
 )
-def test_the_wrong_kind_of_optimiser(make, message):
+def test_the_wrong_kind_of_object(make, message):
     with pytest.raises(TypeError, match=message):
         make()
 
@@ -245,14 +246,35 @@ def test_samples_are_those_of_the_key_and_the_times():
     assert_close(one.trajectory.ts, np.repeat([[2.0], [T1]], CHAINS, axis=1))
 
 
+SHORT = make_problem(sizes=(3, 4, 2))  # Trees take long to compile, for each of the states.
+
+
 @pytest.mark.parametrize("solver", [dfx.Heun(), dfx.ShARK(), dfx.SEA()])
 def test_solvers_need_more_or_less_of_a_path(solver):
-    """From one path, they are close at the end."""
-    run = lambda solver: infer(
-        jpc.Langevin(1.0, 0.01, solver=solver), PC, *PROBLEM.posed(), key=jr.key(0)
-    )
-    ravelled = lambda solver: np.concatenate([z.ravel() for z in free(run(solver))])
-    assert np.corrcoef(ravelled(dfx.Euler()), ravelled(solver))[0, 1] > 0.9
+    """From one path, they are close at the end. Fresh noise has what they need as well."""
+    tree = jpc.Langevin(1.0, 0.01, path=dfx.VirtualBrownianTree)
+    others = dataclasses.replace(tree, solver=solver)
+    ends = [
+        np.ravel(free(infer(method, PC, *SHORT.posed(), key=jr.key(0))))
+        for method in (tree, others)
+    ]
+    assert np.corrcoef(*ends)[0, 1] > 0.999
+    fresh = ft.partial(jpc.Langevin(1.0, 0.01, solver=solver), key=jr.key(0))
+    eqx.filter_eval_shape(fresh, PC, *SHORT.posed())
+
+
+def test_a_virtual_tree_can_be_differentiated_in_reverse():
+    """By finite differences; fresh noise cannot."""
+
+    def end(speed, path=dfx.VirtualBrownianTree):
+        method = jpc.Langevin(0.2, 0.1, preconditioner=speed, path=path)
+        return free(method(PC, *SHORT.posed(), key=jr.key(0)))[0][0, 0]
+
+    run = jax.jit(jax.value_and_grad(end))
+    (below, _), (_, slope), (above, _) = (run(1 + step) for step in (-1e-5, 0.0, 1e-5))
+    assert_close(slope, (above - below) / 2e-5, rtol=1e-6)
+    with pytest.raises(ValueError, match="Reverse-mode"):
+        jax.grad(end)(1.0, dfx.UnsafeBrownianPath)
 
 
 def test_langevin_needs_a_key_and_times():

@@ -1,16 +1,16 @@
+import functools as ft
 from typing import Any, cast
 
 import diffrax as dfx
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jax.random as jr
 import lineax as lx
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from .._checks import raise_if_not_finite
 from .._clamp import inferred
-from .._types import Number
+from .._types import Clamps, Given, Nodes, Number
 from .base import (
     RESULTS,
     AbstractInference,
@@ -23,6 +23,8 @@ from .base import (
     gradient_norm,
     method,
 )
+
+_PATHS = (dfx.UnsafeBrownianPath, dfx.VirtualBrownianTree)
 
 
 class Langevin(AbstractInference):
@@ -42,6 +44,9 @@ class Langevin(AbstractInference):
     - `preconditioner`: $M$, a positive number, or one for each node in a tree like the nodes.
         It changes the speed and not the distribution.
     - `solver`: a Diffrax solver for SDEs with additive noise, such as `Euler`, `Heun` or `ShARK`.
+    - `path`: the kind of Brownian path. `diffrax.UnsafeBrownianPath` draws fresh noise for each
+        step, which is fast. `diffrax.VirtualBrownianTree` is many times slower, and the same
+        path for every solver and step size; differentiation in reverse needs it.
     - `max_steps`: an error when more are needed.
     - `throw`: whether states that are not finite raise an error.
     """
@@ -51,12 +56,16 @@ class Langevin(AbstractInference):
     temperature: Number = 1.0
     preconditioner: PyTree = 1.0
     solver: dfx.AbstractSolver = dfx.Euler()
+    path: Given[type[dfx.AbstractBrownianPath]] = eqx.field(static=True, default=_PATHS[0])
     max_steps: int = eqx.field(static=True, default=1_000_000)
     throw: bool = eqx.field(static=True, default=True)
 
     def __check_init__(self):
         for name in ("t1", "dt", "temperature", "preconditioner", "max_steps"):
             check_positive(name, getattr(self, name))
+        if self.path not in _PATHS:
+            listed = " or ".join(f"diffrax.{kind.__name__}" for kind in _PATHS)
+            raise TypeError(f"path must be {listed}, the class itself: got {self.path!r}.")
 
     @method
     def __call__(self, energy, params, nodes, clamps, *, record=None, key=None):
@@ -67,48 +76,64 @@ class Langevin(AbstractInference):
         if ts is None:
             raise ValueError("Langevin keeps samples at given times: give Record(ts=...).")
         batch = jax.tree.leaves(nodes)[0].shape[0]
-        one = lambda n, c, k: self._sample(energy, params, n, c, k, ts, fn)
-        end, way, steps = jax.vmap(one)(nodes, clamps, jr.split(key, batch))
-        values = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), way)
+        end, way, steps = self._sample(energy, params, nodes, clamps, key, ts, fn)
         times = jnp.broadcast_to(ts[:, None], (*ts.shape, batch))
-        trajectory = Trajectory(times, values, jnp.asarray(ts.shape[0]))
+        trajectory = Trajectory(times, way, jnp.asarray(ts.shape[0]))
         norm = gradient_norm(energy, params, end, clamps)
         result = jax.vmap(_result)(norm)
         if self.throw:
             end = raise_if_not_finite(by_name(end), end)
+        steps = jnp.broadcast_to(steps, (batch,))
         stats = {"steps": steps, "evaluations": steps, "gradient_norm": norm}
         return Inferred(end, result, stats, trajectory)
 
     def _sample(self, energy, params, nodes, clamps, key, ts, fn):
+        """All examples at once: they have the same times, and noise is drawn in one go."""
+        speed, times = self._speed(nodes, clamps), ft.partial(as_precise, nodes)
+        gradient = jax.grad(energy.example, argnums=1)
+
+        def drift(t, z, args):
+            grads = jax.vmap(lambda n, c: gradient(params, n, c))(z, clamps)
+            return jax.tree.map(lambda m, g: -m * g, speed, grads)
+
+        noise = jax.tree.map(lambda m: jnp.sqrt(2 * self.temperature * m), speed)
+        diffusion = lambda t, z, args: lx.DiagonalLinearOperator(noise)
+        keep = jax.vmap(lambda n, c: fn(params, n, c))
+        saved = dfx.SubSaveAt(ts=times(ts), fn=lambda t, z, args: keep(z, clamps))
+        path, adjoint = self._path(nodes, key)
+        solution = dfx.diffeqsolve(
+            dfx.MultiTerm(dfx.ODETerm(drift), dfx.ControlTerm(diffusion, path)),
+            self.solver,
+            t0=times(0.0),
+            t1=times(self.t1),
+            dt0=times(self.dt),
+            y0=nodes,
+            saveat=dfx.SaveAt(subs=[dfx.SubSaveAt(t1=True), saved]),
+            max_steps=self.max_steps,
+            adjoint=adjoint,
+        )
+        end, way = cast(Any, solution.ys)
+        return jax.tree.map(lambda z: z[0], end), way, solution.stats["num_steps"]
+
+    def _speed(self, nodes: Nodes, clamps: Clamps) -> Nodes:
         speed = self.preconditioner
         if jax.tree.structure(speed) == jax.tree.structure(0.0):
             speed = jax.tree.map(lambda z: jnp.full_like(z, speed), nodes)
         speed = jax.tree.map(jnp.broadcast_to, speed, jax.tree.map(jnp.shape, nodes))
-        speed = inferred(speed, clamps)  # What is given stays as it is.
+        return inferred(speed, clamps)  # What is given stays as it is.
 
-        def drift(t, z, args):
-            grads = jax.grad(energy.example, argnums=1)(params, z, clamps)
-            return jax.tree.map(lambda m, g: -m * g, speed, grads)
-
-        noise = jax.tree.map(lambda m: jnp.sqrt(2 * self.temperature * m), speed)
+    def _path(self, nodes: Nodes, key: PRNGKeyArray) -> tuple[Any, dfx.AbstractAdjoint]:
+        """Brownian paths of the nodes, and how to differentiate along them."""
         shape = jax.tree.map(lambda z: jax.ShapeDtypeStruct(z.shape, z.dtype), nodes)
-        t0, t1, dt, ts = (as_precise(nodes, t) for t in (0.0, self.t1, self.dt, ts))
-        area = _levy_area(self.solver)
-        path = dfx.VirtualBrownianTree(t0, t1, tol=dt / 2, shape=shape, key=key, levy_area=area)
-        diffusion = dfx.ControlTerm(lambda t, z, args: lx.DiagonalLinearOperator(noise), path)
-        keep = lambda t, z, args: fn(params, z, clamps)
-        solution = dfx.diffeqsolve(
-            dfx.MultiTerm(dfx.ODETerm(drift), diffusion),
-            self.solver,
-            t0=t0,
-            t1=t1,
-            dt0=dt,
-            y0=nodes,
-            saveat=dfx.SaveAt(subs=[dfx.SubSaveAt(t1=True), dfx.SubSaveAt(ts=ts, fn=keep)]),
-            max_steps=self.max_steps,
-        )
-        end, way = cast(Any, solution.ys)
-        return jax.tree.map(lambda z: z[0], end), way, solution.stats["num_steps"]
+        if self.path is dfx.UnsafeBrownianPath:
+            # Without the memory that differentiation in reverse needs.
+            fresh = dfx.UnsafeBrownianPath(shape, key, _levy_area(self.solver))
+            return fresh, dfx.ForwardMode()
+        t0, t1, dt = (as_precise(nodes, t) for t in (0.0, self.t1, self.dt))
+        # All that any solver needs: with less it would be another path.
+        area = dfx.SpaceTimeTimeLevyArea
+        tree = dfx.VirtualBrownianTree(t0, t1, dt / 2, shape, key, area)
+        return tree, dfx.RecursiveCheckpointAdjoint()
 
 
 def _levy_area(solver: dfx.AbstractSolver) -> Any:
