@@ -75,6 +75,12 @@ from ._layer import (
     parameterise as parameterise,
 )
 from ._learn import Learned as Learned, learn as learn
+from ._mcpc import (
+    MonteCarlo as MonteCarlo,
+    SampledEnergy as SampledEnergy,
+    make_mcpc_step as make_mcpc_step,
+    sample as sample,
+)
 from ._metrics import (
     compute_accuracy as compute_accuracy,
     compute_activity_norms as compute_activity_norms,
