@@ -6,6 +6,7 @@ from ._energy import (
     ActivityDecay as ActivityDecay,
     AddEnergy as AddEnergy,
     AmortisedEnergy as AmortisedEnergy,
+    BPCEnergy as BPCEnergy,
     EPCEnergy as EPCEnergy,
     GaussianPrior as GaussianPrior,
     GraphEnergy as GraphEnergy,

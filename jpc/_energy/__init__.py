@@ -5,6 +5,7 @@ from .base import (
     ScaledEnergy as ScaledEnergy,
     total as total,
 )
+from .bpc import BPCEnergy as BPCEnergy
 from .epc import EPCEnergy as EPCEnergy, LocalEnergy as LocalEnergy
 from .graph import GraphEnergy as GraphEnergy
 from .loss import (

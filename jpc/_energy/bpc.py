@@ -1,0 +1,79 @@
+from typing import Any
+
+import jax
+from jaxtyping import Array, Bool
+
+from .._clamp import states
+from .._stack import predict
+from .._types import Clamps, Layers, Nodes, Number, Scalar
+from .base import AbstractEnergy
+from .loss import squared_error
+
+
+class BPCEnergy(AbstractEnergy):
+    r"""The energy of bidirectional predictive coding: two chains of predictions, one in each
+    direction, that share their states,
+
+    $$F = \sum_{\ell=1}^{L} \frac{a_f}{2} \lVert z_\ell - f_\ell(z_{\ell-1}) \rVert^2
+        + \frac{a_b}{2} \lVert z_{\ell-1} - g_\ell(z_\ell) \rVert^2.$$
+
+    Its parameters are the pair `(top_down, bottom_up)` of the lists $f_1 \dots f_L$ and
+    $g_1 \dots g_L$, callables on one example. Its terms are a pair of lists too, both from the
+    layer 1 to the layer L.
+
+    A state has an error of its own prediction, and it makes predictions whose errors reach it
+    through their derivatives. With predictive dendrites only a part of the second kind does,
+
+    $$\dot z_\ell = -a_f e_\ell - a_b d_\ell
+        + s \left( a_f \frac{\partial f_{\ell+1}}{\partial z_\ell}^T e_{\ell+1}
+        + a_b \frac{\partial g_\ell}{\partial z_\ell}^T d_{\ell-1} \right),$$
+
+    where $e_\ell = z_\ell - f_\ell(z_{\ell-1})$ and $d_\ell = z_\ell - g_{\ell+1}(z_{\ell+1})$. For
+    $s < 1$ this is not the gradient of $F$, which may grow; `jax.grad` of this energy is what is
+    written here. Learning is the same for every $s$.
+
+    **Arguments:**
+
+    - `forward_weight`, `backward_weight`: $a_f$ and $a_b$.
+    - `source_gradient`: $s$, from 0 to 1.
+    """
+
+    forward_weight: Number = 1.0
+    backward_weight: Number = 1.0
+    source_gradient: Number = 1.0
+
+    def terms(
+        self, params: tuple[Layers, Layers], nodes: Nodes, clamps: Clamps
+    ) -> tuple[list[Scalar], list[Scalar]]:
+        top_down, bottom_up = params
+        z: list[Array] = states(nodes, clamps)
+        _check_depth(top_down, bottom_up, z)
+        source = [self._source(state) for state in z]
+        forward = _errors(top_down, source[:-1], z[1:])
+        backward = _errors(bottom_up, source[1:], z[:-1])
+        return (
+            [self.forward_weight * error for error in forward],
+            [self.backward_weight * error for error in backward],
+        )
+
+    def descends(self) -> bool | Bool[Array, ""]:
+        return self.source_gradient == 1
+
+    def _source(self, z: Array) -> Array:
+        """The same state, with a part of its gradient."""
+        fixed = jax.lax.stop_gradient(z)
+        return fixed + self.source_gradient * (z - fixed)
+
+
+def _errors(layers: Layers, sources: list[Array], targets: list[Array]) -> list[Scalar]:
+    predictions = predict(layers, [(z,) for z in sources], compared=True)
+    return [squared_error(z, p) for z, p in zip(targets, predictions, strict=True)]
+
+
+def _check_depth(top_down: Any, bottom_up: Any, z: Any) -> None:
+    if not len(top_down) == len(bottom_up) == len(z) - 1:
+        raise ValueError(
+            f"The top-down model has {len(top_down)} layers, the bottom-up model "
+            f"{len(bottom_up)}, and there are {len(z)} states: two models of L layers need L + 1 "
+            "states, z_0 ... z_L."
+        )
