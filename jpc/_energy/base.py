@@ -4,7 +4,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import PyTree
+from jaxtyping import Array, Bool, PyTree
 
 from .._layer import show
 from .._types import Clamps, Given, Nodes, Number, Scalar, Terms
@@ -25,6 +25,9 @@ class AbstractEnergy(eqx.Module):
     A new energy says what its terms are for one example, and nothing else: every method of
     inference, every recorder and every trainer works with it. Its gradients are those of
     `jax.grad`. Energies add and subtract, and numbers multiply them: `0.5 * a - b`.
+
+    An energy that stops some of its gradients (`jax.lax.stop_gradient`) may grow during
+    inference, and has to say so: see `descends`.
     """
 
     @abc.abstractmethod
@@ -54,6 +57,13 @@ class AbstractEnergy(eqx.Module):
     def __call__(self, params: PyTree, nodes: Nodes, clamps: Clamps) -> Scalar:
         """The energy of a batch: the mean over its examples."""
         return total(self.layerwise(params, nodes, clamps))
+
+    def descends(self) -> bool | Bool[Array, ""]:
+        """Whether small steps against its gradient in the nodes make it smaller. Every energy
+        does, unless it stops some of its gradients. If it need not, methods of inference do not
+        take it for divergence that it grew.
+        """
+        return True
 
     def __add__(self, other: Given["AbstractEnergy"]) -> "AddEnergy":
         return AddEnergy(self, other)
@@ -88,6 +98,9 @@ class AddEnergy(AbstractEnergy):
     def terms(self, params: Any, nodes: Nodes, clamps: Clamps) -> Terms:
         return self.first.terms(params, nodes, clamps), self.second.terms(params, nodes, clamps)
 
+    def descends(self) -> bool | Bool[Array, ""]:
+        return self.first.descends() & self.second.descends()
+
 
 class ScaledEnergy(AbstractEnergy):
     """An energy times a number; so are its terms."""
@@ -102,3 +115,6 @@ class ScaledEnergy(AbstractEnergy):
     def terms(self, params: Any, nodes: Nodes, clamps: Clamps) -> Terms:
         scale = lambda term: self.factor * term
         return jax.tree.map(scale, self.energy.terms(params, nodes, clamps))
+
+    def descends(self) -> bool | Bool[Array, ""]:
+        return self.energy.descends()

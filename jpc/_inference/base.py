@@ -186,6 +186,7 @@ def by_name(nodes: Nodes) -> dict[str, Any]:
 
 
 def conclude(
+    energy: AbstractEnergy,
     nodes: Nodes,
     result: RESULTS,
     before: Float[Array, " batch"],
@@ -193,14 +194,15 @@ def conclude(
     *,
     throw: bool,
 ) -> tuple[Nodes, RESULTS]:
-    """Marks the examples whose energy grew, or is no number, as diverged; if asked to, turns
-    what went wrong into an exception.
+    """Marks the examples whose energy grew, if it should not, or is no number, as diverged; if
+    asked to, turns what went wrong into an exception.
     """
+    may_grow = jnp.logical_not(energy.descends())
 
     def one(nodes, result, before, after):
         # An adaptive solver that hops around equilibrium may end a little above its start.
         slack = 0.1 * (1 + jnp.abs(before))
-        okay = (after <= before + slack) & jnp.isfinite(after)
+        okay = (may_grow | (after <= before + slack)) & jnp.isfinite(after)
         result = RESULTS.where(okay, result, RESULTS.diverged)
         failed = (result == RESULTS.diverged) | (result == RESULTS.max_steps_reached)
         return raise_if_failed(result, failed, nodes) if throw else nodes, result

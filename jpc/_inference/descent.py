@@ -68,7 +68,9 @@ class Descent(AbstractInference):
         (end, _, count, done), way = jax.vmap(one)(nodes, clamps)
         before, after = (examples(energy, params, z, clamps) for z in (nodes, end))
         converged = lambda done: RESULTS.where(done, RESULTS.successful, RESULTS.stopped_early)
-        end, result = conclude(end, jax.vmap(converged)(done), before, after, throw=self.throw)
+        end, result = conclude(
+            energy, end, jax.vmap(converged)(done), before, after, throw=self.throw
+        )
         stats = {"steps": count, "evaluations": count + 1}
         stats["gradient_norm"] = gradient_norm(energy, params, end, clamps)
         trajectory = None

@@ -102,7 +102,9 @@ class Equilibrium(AbstractInference):
         energies = jax.vmap(still.energy)
         before = energies(start, fixed)
         after = jnp.where(okay, energies(found.v, fixed), before)
-        ended, result = conclude(ended, jax.vmap(_result)(done), before, after, throw=self.throw)
+        ended, result = conclude(
+            energy, ended, jax.vmap(_result)(done), before, after, throw=self.throw
+        )
         lesson = LocalEnergy(inner), like(nodes, _lesson(still, found))
         if self.throw:
             ended = raise_if_not_finite({"What there is to learn": lesson[1]}, ended)

@@ -85,7 +85,7 @@ class GradientFlow(AbstractInference):
         integrate = self._apart if self.reduction == "sum" else self._together
         end, result, stats, trajectory = integrate(energy, params, nodes, clamps, record)
         before, after = (examples(energy, params, z, clamps) for z in (nodes, end))
-        end, result = conclude(end, result, before, after, throw=self.throw)
+        end, result = conclude(energy, end, result, before, after, throw=self.throw)
         stats["gradient_norm"] = gradient_norm(energy, params, end, clamps)
         return Inferred(end, result, stats, trajectory)
 

@@ -54,7 +54,7 @@ class Minimise(AbstractInference):
         before, after = (examples(energy, params, z, clamps) for z in (nodes, end))
         norms = [gradient_norm(energy, params, z, clamps) for z in (nodes, end)]
         result = jax.vmap(_confirm)(result, *norms)
-        end, result = conclude(end, result, before, after, throw=self.throw)
+        end, result = conclude(energy, end, result, before, after, throw=self.throw)
         stats = {"steps": steps, "evaluations": steps, "gradient_norm": norms[1]}
         return Inferred(end, result, stats)
 
