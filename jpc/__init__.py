@@ -1,3 +1,13 @@
+from ._bpc import (
+    bpc_energy_fn as bpc_energy_fn,
+    compute_bpc_activity_grad as compute_bpc_activity_grad,
+    compute_bpc_param_grads as compute_bpc_param_grads,
+    evaluate_bpc as evaluate_bpc,
+    make_bpc_step as make_bpc_step,
+    update_bpc_activities as update_bpc_activities,
+    update_bpc_params as update_bpc_params,
+)
+from ._bpc_options import BPCOptions as BPCOptions
 from ._clamp import Masked as Masked, clamp as clamp, states as states
 from ._energy import (
     AbstractEnergy as AbstractEnergy,
@@ -97,6 +107,12 @@ from ._networks import (
     make_skip_model as make_skip_model,
 )
 from ._options import FlowOptions as FlowOptions, Options as Options
+from ._pdm import (
+    compute_pdm_activity_grad as compute_pdm_activity_grad,
+    compute_pdm_param_grads as compute_pdm_param_grads,
+    update_pdm_activities as update_pdm_activities,
+    update_pdm_params as update_pdm_params,
+)
 from ._pose import pose as pose
 from ._step import make_hpc_step as make_hpc_step, make_pc_step as make_pc_step
 from ._temporal import (

@@ -148,6 +148,10 @@ def compute_pc_activity_grad(
 
 
 def _activity_grad(setup: Setup, params: Params, posed: Posed) -> tuple[Scalar, list[Array]]:
+    return activity_grad(setup, posed)
+
+
+def activity_grad(setup: Setup, posed: Posed) -> tuple[Scalar, list[Array]]:
     energy, grads = jax.value_and_grad(setup.energy, argnums=1)(*posed)
     scale = len(jax.tree.leaves(posed.nodes)[0]) if setup.reduction == "sum" else 1
     grads = [scale * g for g in jax.tree.leaves(grads)]
@@ -364,15 +368,19 @@ def update_activities(
 
 
 def _update_activities(setup, params, posed, optim, opt_state):
-    activities = with_prediction(*posed)
+    return move(setup, posed, posed.layers, optim, opt_state)
+
+
+def move(setup: Setup, posed: Posed, layers: Layers, optim: Any, opt_state: PyTree) -> dict:
+    """One step of inference. The last of the layers predicts the output."""
+    activities = with_prediction(layers, posed.nodes, posed.clamps)
     check_state("activities", optim, opt_state, activities)
-    energy, grads = _activity_grad(setup, params, posed)
+    energy, grads = activity_grad(setup, posed)
     updates, opt_state = optim.update(grads, opt_state, activities)
     leaves, structure = jax.tree.flatten(posed.nodes)  # Maybe without the prediction.
     free = [z + u for z, u in zip(activities, updates, strict=True)][: len(leaves)]
     free = raise_if_not_finite({f"activities[{i}]": z for i, z in enumerate(free)}, free)
-    moved = posed._replace(nodes=jax.tree.unflatten(structure, free))
-    moved = with_prediction(*moved)
+    moved = with_prediction(layers, jax.tree.unflatten(structure, free), posed.clamps)
     return dict(energy=energy, grads=grads, activities=moved, opt_state=opt_state)
 
 

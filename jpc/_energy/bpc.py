@@ -28,9 +28,9 @@ class BPCEnergy(AbstractEnergy):
         + s \left( a_f \frac{\partial f_{\ell+1}}{\partial z_\ell}^T e_{\ell+1}
         + a_b \frac{\partial g_\ell}{\partial z_\ell}^T d_{\ell-1} \right),$$
 
-    where $e_\ell = z_\ell - f_\ell(z_{\ell-1})$ and $d_\ell = z_\ell - g_{\ell+1}(z_{\ell+1})$. For
-    $s < 1$ this is not the gradient of $F$, which may grow; `jax.grad` of this energy is what is
-    written here. Learning is the same for every $s$.
+    where $e_\ell = z_\ell - f_\ell(z_{\ell-1})$ and $d_\ell = z_\ell - g_{\ell+1}(z_{\ell+1})$.
+    This is what `jax.grad` of this energy gives. For $s < 1$ it is not the gradient of $F$, which
+    may grow. Learning is the same for every $s$.
 
     **Arguments:**
 
