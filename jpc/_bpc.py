@@ -23,7 +23,7 @@ from ._bpc_options import (
     read_options,
 )
 from ._checks import checked_jit, raise_if_not_finite
-from ._clamp import states
+from ._clamp import Masked, states
 from ._functional import Activities, activity_grad, move, with_prediction
 from ._generic import make_step
 from ._inference import AbstractInference, Descent, Record
@@ -307,9 +307,9 @@ def _step(read: Read, models, output, input, inference, record, optims, opt_stat
     (down, up), optim = both(models), _pair(models, optims, opt_states)
     how: Any = dict(energy=read.setup.energy, inference=inference, pose=both.pose, transform=both)
     answer = make_step(models, optim, opt_states, output, input, record=record, key=key, **how)
-    nodes, clamps = both.pose(models, output, input, key)
-    start, end = (states(z, clamps)[0] for z in (nodes, answer["nodes"]))
-    guess, made = feedforward_batch(up[::-1], output)[-1], feedforward_batch(down, start)[-1]
+    clamps = [input, *[None] * (len(down) - 1), output]
+    guess, end = feedforward_batch(up[::-1], output)[-1], states(answer["nodes"], clamps)[0]
+    made = feedforward_batch(down, _complete(input, guess))[-1]
     kept = ("grads", "energy", "energies", "result", "stats", "trajectory")
     return {name: answer[name] for name in kept} | dict(
         top_down_model=answer["params"][0],
@@ -318,6 +318,12 @@ def _step(read: Read, models, output, input, inference, record, optims, opt_stat
         losses=(mse_loss(made, output), mse_loss(guess, end)),
         activities=with_prediction(down, answer["nodes"], clamps),
     )
+
+
+def _complete(input: Any, guess: Array) -> Array:
+    if isinstance(input, Masked):
+        return input.fill(guess)
+    return guess if input is None else input
 
 
 def evaluate_bpc(

@@ -111,8 +111,9 @@ def call(fn: Callable, models: Models, activities, output, input, options, *args
 def _jitted(fn, read, models, activities, output, input, *args):
     both = Both.of(read, output)
     output, input = given(read, output, input, activities)
-    posed = Posed(cast(Any, both(models)), *both.posed(models, activities, output, input))
-    return fn(both, models, posed, *args)
+    layers, shapes = both.layers(models)
+    posed = clamp_states(shapes, activities, output, input)
+    return fn(both, models, Posed(cast(Any, layers), *posed), *args)
 
 
 def given(read: Read, output: Array, input: Array | None, activities: list[Array]) -> tuple:
@@ -165,22 +166,25 @@ class Both(eqx.Module):
     def pose(self, models: Models, output: Array, input: Any, key: Any) -> tuple[Nodes, Clamps]:
         """From the bottom-up sweep."""
         del key
-        guesses = feedforward_batch(self(models)[1][::-1], output)[::-1]
+        (_, up), shapes = self.layers(models)
+        guesses = feedforward_batch(up[::-1], output)[::-1]
         whole = input is not None and not isinstance(input, Masked)
-        return self.posed(models, [*guesses[whole:], output], output, input)
+        return clamp_states(shapes, [*guesses[whole:], output], output, input)
 
-    def posed(self, models: Models, activities: list, output: Array, input: Any) -> Any:
-        """From activities, of which the last one does not matter."""
-        _, shapes = self.layers(models)
-        x, mask = (input.value, input.mask) if isinstance(input, Masked) else (input, None)
-        depth, first = len(shapes) - 1, int(x is not None and mask is None)
-        _check_number(activities, depth, first, "without" if x is None else "with")
-        hidden = activities[1 - first : -1]
-        check_input(x, shapes[0])
-        chain = {"activity z_0": activities[0]} if x is None else {"input z_0": x}
-        chain |= {f"activity z_{i}": z for i, z in enumerate(hidden, start=1)}
-        check_states(chain | {f"output z_{depth}": output}, shapes)
-        return clamp(activities[:-1], output, x, input_mask=mask)
+
+def clamp_states(
+    shapes: list, activities: list[Array], output: Array, input: Any
+) -> tuple[Nodes, Clamps]:
+    """From activities, of which the last one, the prediction of the output, does not matter."""
+    x, mask = (input.value, input.mask) if isinstance(input, Masked) else (input, None)
+    depth, first = len(shapes) - 1, int(x is not None and mask is None)
+    _check_number(activities, depth, first, "without" if x is None else "with")
+    check_input(x, shapes[0])
+    chain = {"activity z_0": activities[0]} if x is None else {"input z_0": x}
+    hidden = activities[1 - first : -1]
+    chain |= {f"activity z_{i}": z for i, z in enumerate(hidden, start=1)}
+    check_states(chain | {f"output z_{depth}": output}, shapes)
+    return clamp(activities[:-1], output, x, input_mask=mask)
 
 
 def check_input(x: Array | None, z: jax.ShapeDtypeStruct) -> None:
