@@ -50,3 +50,19 @@ def test_networks():
         assert not np.any(np.asarray(filled)[~seen] == np.asarray(image)[~seen])
     assert names["log_precision"].shape == (3,) and np.all(names["log_precision"] != 0)
     assert np.any(names["slope"] != 0)
+
+
+def test_variants():
+    """A variant of one's own trains, and stops its inference where its own energy is small."""
+    names = run("variants.md")
+    energies = [record["energy"] for record in names["fitted"].history]
+    assert energies[-1] < 0.7 * energies[0]
+
+
+def test_layers():
+    """A transformer and a network with dropout learn."""
+    names = run("variants/layers.md")
+    assert names["losses"][-1] < 0.5 * names["losses"][0]
+    history = names["fitted"].history
+    assert history[-1]["loss"] < history[0]["loss"]
+    assert all(layer.key is None for layer in names["fitted"].state["model"])

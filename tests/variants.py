@@ -54,6 +54,10 @@ GRAPH = jpc.GraphEnergy({"h": ["x"], "y": ["h"], "v": ["h"]}, loss={"v": jpc.ber
 HEADS = {"h": MODEL[0], "y": MODEL[2], "v": make_problem(seed=3).model[2]}
 MASK = jnp.asarray(np.arange(8).reshape(4, 2) % 3 > 0)
 
+IN_TIME = make_problem(sizes=(3, 3, 2), seed=4).model
+SEEN = jnp.asarray(np.random.default_rng(1).normal(size=(4, 5, 2)))
+BOTH = (MODEL, BACK[::-1])
+
 ENERGIES = {
     "pc": Variant(jpc.PCEnergy(), MODEL, chain()),
     "ce": Variant(jpc.PCEnergy(jpc.cross_entropy), MODEL, chain(output=jnp.eye(4, 2))),
@@ -69,6 +73,13 @@ ENERGIES = {
     "masked": Variant(jpc.PCEnergy(), MODEL, chain(mask=MASK)),
     "penalties": Variant(
         jpc.PCEnergy() + 0.5 * jpc.WeightDecay(0.1) + jpc.SpectralPenalty(0.1), MODEL, chain()
+    ),
+    "bidirectional": Variant(jpc.BPCEnergy(0.5, 1.0), BOTH, chain(), exact=False),
+    "dendrites": Variant(jpc.BPCEnergy(0.5, 1.0, 0.3), BOTH, chain(), exact=False, gradient=False),
+    "a sequence": Variant(
+        jpc.SequenceEnergy(jpc.PCEnergy(), 5),
+        IN_TIME,
+        ([None, jnp.zeros((4, 5, 3)), None], [X, None, SEEN]),
     ),
     "graph": Variant(GRAPH, HEADS, jpc.pose(GRAPH, HEADS, {"x": X, "y": Y, "v": BITS})),
 }
@@ -93,20 +104,54 @@ PRIOR = jpc.PCEnergy() + jpc.GaussianPrior(1.0)
 PC = ft.partial(jpc.make_pc_step, inference=jpc.Descent(0.1, 4))
 GENERIC = ft.partial(jpc.make_step, inference=jpc.Descent(0.1, 4))
 
-# For `fit`: a step, its state, and whether it has an input.
-STEPS: dict[str, tuple[Callable, dict[str, Any], bool]] = {
-    "pc": (PC, begin(MODEL, "model"), True),
-    "pc, the paper's flow": (
-        ft.partial(jpc.make_pc_step, max_t1=1.0, dt=0.5), begin(MODEL, "model"), True
+
+def begin_both(**models):
+    states = [begin(model)["opt_state"] for model in models.values()]
+    return models | dict(optims=[OPTIM, OPTIM], opt_states=tuple(states))
+
+
+# For `fit`: a step, its state, and data.
+STEPS: dict[str, tuple[Callable, dict[str, Any], tuple]] = {
+    "pc": (PC, begin(MODEL, "model"), (X, Y)),
+    "the paper's flow": (
+        ft.partial(jpc.make_pc_step, max_t1=1.0, dt=0.5), begin(MODEL, "model"), (X, Y)
     ),
     "exact": (
-        ft.partial(jpc.make_pc_step, inference=jpc.Equilibrium()), begin(MODEL, "model"), True
+        ft.partial(jpc.make_pc_step, inference=jpc.Equilibrium()), begin(MODEL, "model"), (X, Y)
     ),
-    "bernoulli": (ft.partial(PC, loss_id="bernoulli"), begin(MODEL, "model"), True),
-    "graph": (ft.partial(GENERIC, energy=GRAPH, pose=pose_graph), begin(HEADS), True),
+    "error coordinates": (
+        ft.partial(PC, inference=jpc.InErrors(jpc.Descent(0.1, 4))), begin(MODEL, "model"), (X, Y)
+    ),
+    "bernoulli": (ft.partial(PC, loss_id="bernoulli"), begin(MODEL, "model"), (X, BITS)),
+    "graph": (ft.partial(GENERIC, energy=GRAPH, pose=pose_graph), begin(HEADS), (X, Y)),
     "unsupervised": (
-        ft.partial(GENERIC, energy=PRIOR, pose=pose_unsupervised),
+        ft.partial(GENERIC, energy=PRIOR, pose=pose_unsupervised), begin(MODEL), (None, Y)
+    ),
+    "Monte Carlo": (
+        ft.partial(
+            jpc.make_mcpc_step,
+            energy=PRIOR,
+            pose=pose_unsupervised,
+            warm=jpc.Descent(0.1, 3),
+            sampler=jpc.Langevin(0.2, 0.1),
+            samples=2,
+        ),
         begin(MODEL),
-        False,
+        (None, Y),
+    ),
+    "hybrid": (
+        ft.partial(jpc.make_hpc_step, inference=jpc.Descent(0.1, 4)),
+        begin_both(generator=MODEL, amortiser=BACK),
+        (X, Y),
+    ),
+    "bidirectional": (
+        jpc.make_bpc_step,
+        begin_both(top_down_model=MODEL, bottom_up_model=BACK[::-1]),
+        (X, Y),
+    ),
+    "temporal": (
+        ft.partial(jpc.make_tpc_step, energy=jpc.PCEnergy(), inference=jpc.Descent(0.1, 4)),
+        begin(IN_TIME),
+        (X, SEEN),
     ),
 }  # fmt: skip
