@@ -73,6 +73,7 @@ from ._inference import (
     Minimise as Minimise,
     Record as Record,
     Trajectory as Trajectory,
+    finish as finish,
 )
 from ._init import (
     init_activities_from_normal as init_activities_from_normal,

@@ -57,12 +57,15 @@ def test_variants():
     names = run("variants.md")
     energies = [record["energy"] for record in names["fitted"].history]
     assert energies[-1] < 0.7 * energies[0]
+    result = names["result"]
+    assert np.all(result["result"] == jpc.RESULTS.stopped_early)
+    assert np.all(result["stats"]["steps"] == 10) and len(result["stats"]["steps"]) == 64
 
 
 def test_layers():
     """A transformer and a network with dropout learn."""
     names = run("variants/layers.md")
-    assert names["losses"][-1] < 0.5 * names["losses"][0]
+    assert names["losses"][-1] < 0.7 * names["losses"][0]
     history = names["fitted"].history
     assert history[-1]["loss"] < history[0]["loss"]
     assert all(layer.key is None for layer in names["fitted"].state["model"])

@@ -4,6 +4,7 @@ from .base import (
     Inferred as Inferred,
     Record as Record,
     Trajectory as Trajectory,
+    finish as finish,
 )
 from .descent import Descent as Descent
 from .equilibrium import Equilibrium as Equilibrium

@@ -185,6 +185,39 @@ def by_name(nodes: Nodes) -> dict[str, Any]:
     return {f"z_{i}": z for i, z in enumerate(nodes)}
 
 
+def finish(
+    energy: AbstractEnergy,
+    params: PyTree,
+    nodes: Nodes,
+    end: Nodes,
+    clamps: Clamps,
+    result: RESULTS,
+    stats: dict[str, Any],
+    *,
+    throw: bool = True,
+    trajectory: Trajectory | None = None,
+    lesson: tuple[AbstractEnergy, Nodes] | None = None,
+) -> Inferred:
+    """The answer of a method of inference, with what there is to say of any: examples whose energy
+    grew have diverged, and the activity gradient is measured.
+
+    **Arguments:**
+
+    - `energy`, `params`, `clamps`: of the problem.
+    - `nodes`, `end`: where inference began, and where it ended.
+    - `result`: how it ended, for each example or for all of them.
+    - `stats`: numbers to report, for each example or for all of them, such as the `steps`.
+    - `throw`: whether divergence, and states that are not finite, raise an error.
+    - `trajectory`, `lesson`: see [`jpc.Inferred`][].
+    """
+    before, after = (examples(energy, params, z, clamps) for z in (nodes, end))
+    spread = lambda x: jnp.broadcast_to(x, before.shape)
+    result, stats = jax.tree.map(spread, (result, stats))
+    end, result = conclude(energy, end, result, before, after, throw=throw)
+    stats = stats | {"gradient_norm": gradient_norm(energy, params, end, clamps)}
+    return Inferred(end, result, stats, trajectory, lesson)
+
+
 def conclude(
     energy: AbstractEnergy,
     nodes: Nodes,

@@ -9,17 +9,7 @@ import optax
 from .._closures import by_contents
 from .._metrics import tree_norm
 from .._types import Nodes, Number, Scalar
-from .base import (
-    RESULTS,
-    AbstractInference,
-    Inferred,
-    Trajectory,
-    check_positive,
-    conclude,
-    examples,
-    gradient_norm,
-    method,
-)
+from .base import RESULTS, AbstractInference, Trajectory, check_positive, finish, method
 
 
 class Descent(AbstractInference):
@@ -66,19 +56,15 @@ class Descent(AbstractInference):
             return self._descend(value_fn, nodes, keep)
 
         (end, _, count, done), way = jax.vmap(one)(nodes, clamps)
-        before, after = (examples(energy, params, z, clamps) for z in (nodes, end))
         converged = lambda done: RESULTS.where(done, RESULTS.successful, RESULTS.stopped_early)
-        end, result = conclude(
-            energy, end, jax.vmap(converged)(done), before, after, throw=self.throw
-        )
         stats = {"steps": count, "evaluations": count + 1}
-        stats["gradient_norm"] = gradient_norm(energy, params, end, clamps)
         trajectory = None
         if record is not None:
             values = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), way)
             ts = jnp.arange(self.steps + 1.0)[:, None] + jnp.zeros((1, len(count)))
             trajectory = Trajectory(ts, values, jnp.max(count) + 1)
-        return Inferred(end, result, stats, trajectory)
+        ended = (energy, params, nodes, end, clamps, jax.vmap(converged)(done), stats)
+        return finish(*ended, throw=self.throw, trajectory=trajectory)
 
     def _descend(self, value_fn: Callable[[Nodes], Scalar], nodes: Nodes, keep) -> Any:
         """The last state, and what was kept of the start and every step."""

@@ -14,13 +14,10 @@ from .._types import Number, Scalar
 from .base import (
     RESULTS,
     AbstractInference,
-    Inferred,
     Trajectory,
     as_precise,
     check_positive,
-    conclude,
-    examples,
-    gradient_norm,
+    finish,
     method,
 )
 
@@ -84,10 +81,8 @@ class GradientFlow(AbstractInference):
     def __call__(self, energy, params, nodes, clamps, *, record=None, key=None):
         integrate = self._apart if self.reduction == "sum" else self._together
         end, result, stats, trajectory = integrate(energy, params, nodes, clamps, record)
-        before, after = (examples(energy, params, z, clamps) for z in (nodes, end))
-        end, result = conclude(energy, end, result, before, after, throw=self.throw)
-        stats["gradient_norm"] = gradient_norm(energy, params, end, clamps)
-        return Inferred(end, result, stats, trajectory)
+        named: Any = dict(throw=self.throw, trajectory=trajectory)
+        return finish(energy, params, nodes, end, clamps, result, stats, **named)
 
     def _apart(self, energy, params, nodes, clamps, record):
         def one(nodes, clamps):

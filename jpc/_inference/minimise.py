@@ -5,7 +5,7 @@ import optimistix as optx
 from jaxtyping import Array
 
 from .._types import Given
-from .base import RESULTS, AbstractInference, Inferred, conclude, examples, gradient_norm, method
+from .base import RESULTS, AbstractInference, examples, finish, gradient_norm, method
 
 
 class Minimise(AbstractInference):
@@ -51,12 +51,11 @@ class Minimise(AbstractInference):
         else:
             one = lambda n, c: solve(lambda z: energy.example(params, z, c), n)
             end, result, steps = jax.vmap(one)(nodes, clamps)
-        before, after = (examples(energy, params, z, clamps) for z in (nodes, end))
         norms = [gradient_norm(energy, params, z, clamps) for z in (nodes, end)]
         result = jax.vmap(_confirm)(result, *norms)
-        end, result = conclude(energy, end, result, before, after, throw=self.throw)
-        stats = {"steps": steps, "evaluations": steps, "gradient_norm": norms[1]}
-        return Inferred(end, result, stats)
+        stats = {"steps": steps, "evaluations": steps}
+        ended = (energy, params, nodes, end, clamps, result, stats)
+        return finish(*ended, throw=self.throw)
 
 
 def _confirm(result: RESULTS, before: Array, after: Array) -> RESULTS:
