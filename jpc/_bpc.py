@@ -30,11 +30,11 @@ from ._inference import AbstractInference, Descent, Record
 from ._layer import feedforward_batch
 from ._learn import check_state, learn
 from ._metrics import compute_accuracy, mse_loss
-from ._options import Posed, check_type, data, optional_data
+from ._options import Posed, check_type, data, optional_data, refuse_masks
 from ._types import Given, Layers, Scalar
 
-# Without momentum 20 steps are too few for the errors to reach all layers of a deep network, and
-# those that they do not reach do not learn.
+# Without momentum 20 steps are too few for the input's error to reach all layers of a deep
+# network, and those that it does not reach do not learn from it.
 _INFERENCE = Descent(optax.sgd(0.1, momentum=0.9), 20)
 
 
@@ -228,7 +228,7 @@ def _pair(models: Models, optims: Any, opt_states: Any) -> optax.GradientTransfo
 
     def update(updates: Any, state: Any, params: Any = None) -> Any:
         each = zip(optims, updates, state, params, strict=True)
-        new = [optim.update(*given) for optim, *given in each]
+        new = [optim.update(*args) for optim, *args in each]
         return tuple(zip(*new, strict=True))
 
     return optax.GradientTransformation(init, update)
@@ -349,6 +349,7 @@ def evaluate_bpc(
     sweep makes from the input.
     """
     del optims, opt_states, key
+    refuse_masks("jpc.evaluate_bpc", options)
     models = (top_down_model, bottom_up_model)
     read = read_options(models, options)
     return _evaluate(read, models, data("output", output), data("input", input))

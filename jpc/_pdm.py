@@ -127,7 +127,7 @@ def update_pdm_params(
 def _dendrites(options: dict[str, Any], factor: Any = 1.0) -> Any:
     """Their options as those of bidirectional predictive coding."""
     for name in _EXTRAS:
-        if not (options.get(name) is None or options[name] is False or options[name] == 0):
+        if not _absent(options.get(name)):
             raise ValueError(
                 f"{name} is not supported: of predictive dendrites there are bpc_terms_factor and "
                 "the weights of the two directions. Other errors and penalties are terms of an "
@@ -139,3 +139,8 @@ def _dendrites(options: dict[str, Any], factor: Any = 1.0) -> Any:
     weights = [weight(name, known.pop(name, 1.0)) for name in WEIGHTS]
     factor = number("bpc_terms_factor", factor, least=0.0)
     return known | dict(energy=BPCEnergy(*weights, source_gradient=factor))
+
+
+def _absent(value: Any) -> bool:
+    """Whether it is what the original takes for nothing, which may be written out."""
+    return value is None or (isinstance(value, bool | int | float) and not value)
