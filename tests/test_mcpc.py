@@ -79,7 +79,7 @@ def test_a_gaussian_is_learned():
     """
     data = 1 + jnp.sqrt(5.0) * jr.normal(jr.key(0), (500, 1))
     mean, variance = float(jnp.mean(data)), float(jnp.var(data))
-    warm = jpc.Descent(0.01, 500)
+    warm = jpc.Descent(0.02, 200)
     step = ft.partial(jpc.make_mcpc_step, warm=warm, sampler=SAMPLER, samples=10)
     learned = learn_gaussian(step, data)
     expected = variance / (1 + variance * DT / 2)
