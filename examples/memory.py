@@ -1,6 +1,7 @@
 """Associative memory: images are stored in a generative network, and recalled from a part of them.
 
-    JPC_DATA_DIR=... python examples/memory.py [--size quick|full] [--picture memory.png]
+    JPC_DATA_DIR=... python examples/memory.py [--size quick|full] [--names mnist cifar10]
+        [--counts 64 256 1024] [--updates 500] [--picture memory.png]
 
 The network has 256 latents with a Gaussian prior, 512 hidden units and the pixels. To store images
 is to learn to generate them, each from latents of its own, which are inferred. They are recalled
@@ -145,9 +146,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", choices=SIZES, default="quick")
     parser.add_argument("--names", nargs="+", default=["mnist", "cifar10"])
+    parser.add_argument("--counts", type=int, nargs="+", help="how many images to store")
+    parser.add_argument("--updates", type=int, help="how many steps of learning to take")
     parser.add_argument("--picture", type=Path)
     args = parser.parse_args()
-    size: dict[str, Any] = SIZES[args.size]
+    given = {name: getattr(args, name) for name in ("counts", "updates")}
+    size: Any = SIZES[args.size] | {name: value for name, value in given.items() if value}
     load = lambda name: jpc.data.load(name, normalise=False, flatten=True, download=False)
     data, panels = {name: load(name) for name in args.names}, {}
     columns = ("half: mse", "of the mean", "right, %", "noise: mse", "of the noise", "right, %")

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import optax
-from jaxtyping import Array, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, PRNGKeyArray, PyTree
 
 from ._checks import checked_jit
 from ._energy import AbstractEnergy
@@ -36,6 +36,9 @@ class SampledEnergy(AbstractEnergy):
     def terms(self, params: PyTree, nodes: Nodes, clamps: Clamps) -> Terms:
         terms = jax.vmap(lambda z: self.energy.terms(params, z, clamps))(nodes)
         return jax.tree.map(jnp.mean, terms)
+
+    def descends(self) -> bool | Bool[Array, ""]:
+        return self.energy.descends()
 
 
 class MonteCarlo(AbstractInference):

@@ -103,6 +103,7 @@ def pose_unsupervised(params, output, input, key):
 PRIOR = jpc.PCEnergy() + jpc.GaussianPrior(1.0)
 PC = ft.partial(jpc.make_pc_step, inference=jpc.Descent(0.1, 4))
 GENERIC = ft.partial(jpc.make_step, inference=jpc.Descent(0.1, 4))
+SHORT = dict(warm=jpc.Descent(0.1, 2), sampler=jpc.Langevin(0.2, 0.1), samples=2)
 
 
 def begin_both(**models):
@@ -153,5 +154,10 @@ STEPS: dict[str, tuple[Callable, dict[str, Any], tuple]] = {
         ft.partial(jpc.make_tpc_step, energy=jpc.PCEnergy(), inference=jpc.Descent(0.1, 4)),
         begin(IN_TIME),
         (X, SEEN),
+    ),
+    "Monte Carlo": (
+        ft.partial(jpc.make_mcpc_step, **SHORT, energy=PRIOR, pose=pose_unsupervised),
+        begin(MODEL),
+        False,
     ),
 }  # fmt: skip
