@@ -128,18 +128,6 @@ STEPS: dict[str, tuple[Callable, dict[str, Any], tuple]] = {
     "unsupervised": (
         ft.partial(GENERIC, energy=PRIOR, pose=pose_unsupervised), begin(MODEL), (None, Y)
     ),
-    "Monte Carlo": (
-        ft.partial(
-            jpc.make_mcpc_step,
-            energy=PRIOR,
-            pose=pose_unsupervised,
-            warm=jpc.Descent(0.1, 3),
-            sampler=jpc.Langevin(0.2, 0.1),
-            samples=2,
-        ),
-        begin(MODEL),
-        (None, Y),
-    ),
     "hybrid": (
         ft.partial(jpc.make_hpc_step, inference=jpc.Descent(0.1, 4)),
         begin_both(generator=MODEL, amortiser=BACK),
