@@ -12,7 +12,7 @@ Scores of test images, drawn as bits once:
   coordinates of the errors, with Hamiltonian steps. It is an upper bound in the mean.
 - gap: how far that is off at most, of images that the network itself has drawn, for which the
   same chains run backwards give a lower bound (bidirectional Monte Carlo).
-- mse: the mean squared error of each pixel's probability given samples of the posterior.
+- mse: the mean squared error of each pixel's probability, given the samples or the peak.
 
 Those of independent pixels, each with its own mean over the training set, are for comparison.
 """
@@ -35,7 +35,10 @@ import jpc.data
 
 LATENT, WIDTH, PIXELS = 20, 128, 784
 ENERGY = jpc.PCEnergy(jpc.bernoulli) + jpc.GaussianPrior(1.0)
-WARM, SAMPLER = jpc.Descent(optax.adam(0.1), 50), jpc.Langevin(t1=5.0, dt=0.05)
+METHODS = {
+    "mcpc": jpc.MonteCarlo(jpc.Descent(optax.adam(0.1), 50), jpc.Langevin(t1=5.0, dt=0.05), 20),
+    "map": jpc.Descent(optax.adam(0.1), 150),
+}
 SIZES = {
     "quick": dict(images=6_400, epochs=4, tests=20, chains=4, temperatures=100),
     "full": dict(images=60_000, epochs=4, tests=100, chains=4, temperatures=500),
@@ -53,24 +56,15 @@ def pose(params, output, input, key):
     return jpc.pose(ENERGY, params, {len(params): bits}, start=start)
 
 
-STEPS = {
-    "mcpc": ft.partial(
-        jpc.make_mcpc_step, energy=ENERGY, pose=pose, warm=WARM, sampler=SAMPLER, samples=20
-    ),
-    "map": ft.partial(
-        jpc.make_step, energy=ENERGY, pose=pose, inference=jpc.Descent(optax.adam(0.1), 150)
-    ),
-}
-
-
 def train(name: str, images: np.ndarray, epochs: int, batch: int = 64) -> tuple[list, float]:
     layers = jpc.make_mlp(jr.key(0), LATENT, WIDTH, 3, PIXELS, "relu", use_bias=True)
     steps = epochs * (len(images) // batch)
     optim = optax.adam(optax.cosine_decay_schedule(3e-3, steps))
     opt_state = optim.init(eqx.filter(layers, eqx.is_inexact_array))
     state = dict(params=layers, optim=optim, opt_state=opt_state)
+    step = ft.partial(jpc.make_step, energy=ENERGY, pose=pose, inference=METHODS[name])
     named: Any = dict(epochs=epochs, batch_size=batch, metrics=("energy",), key=jr.key(1))
-    fitted = jpc.fit(STEPS[name], state, (None, images), **named)
+    fitted = jpc.fit(step, state, (None, images), **named)
     return fitted.state["params"], sum(record["seconds"] for record in fitted.history)
 
 
@@ -152,7 +146,9 @@ def estimate(key, layers, bits, betas, chains, errors=None):
     return jax.nn.logsumexp(jax.vmap(run)(keys)) - jnp.log(chains)
 
 
-def score(layers: list, images: np.ndarray, chains: int, temperatures: int) -> dict[str, Any]:
+def score(
+    name: str, layers: list, images: np.ndarray, chains: int, temperatures: int
+) -> dict[str, Any]:
     betas = jax.nn.sigmoid(jnp.linspace(-6, 6, temperatures))
     betas = (betas - betas[0]) / (betas[-1] - betas[0])
     one, two, three, four = jr.split(jr.key(2), 4)
@@ -162,18 +158,18 @@ def score(layers: list, images: np.ndarray, chains: int, temperatures: int) -> d
     nll = -run(each(two), bits=bits)
     errors, drawn = jax.vmap(ft.partial(draw, layers=layers))(each(three))
     below, above = run(each(four), bits=drawn), run(each(four), bits=drawn, errors=errors)
-    mse = jnp.mean((reconstruct(layers, bits) - bits) ** 2)
+    mse = jnp.mean((reconstruct(layers, bits, METHODS[name]) - bits) ** 2)
     error = jnp.std(nll) / np.sqrt(len(nll))
     return dict(nll=jnp.mean(nll), error=error, gap=jnp.mean(above - below), mse=mse)
 
 
-def reconstruct(layers: list, bits: jax.Array) -> jax.Array:
-    """The probabilities of the pixels, given samples of the posterior."""
+def reconstruct(layers: list, bits: jax.Array, method: jpc.AbstractInference) -> jax.Array:
+    """The probabilities of the pixels, given the samples or the peak of the posterior."""
     start = {0: jnp.zeros((len(bits), LATENT))}
     posed = jpc.pose(ENERGY, layers, {len(layers): bits}, start=start)
-    drawn: Any = jpc.MonteCarlo(WARM, SAMPLER)(ENERGY, layers, *posed, key=jr.key(3))
-    _, _, last, _ = drawn.trajectory.values
-    return jnp.mean(jax.nn.sigmoid(jax.vmap(jax.vmap(layers[-1]))(last)), axis=0)
+    ended: Any = method(ENERGY, layers, *posed, key=jr.key(3))
+    samples = ended.trajectory.values if ended.trajectory else [z[None] for z in ended.nodes[:-1]]
+    return jnp.mean(jax.nn.sigmoid(jax.vmap(jax.vmap(layers[-1]))(samples[2])), axis=0)
 
 
 def score_means(train: np.ndarray, test: np.ndarray) -> dict[str, Any]:
@@ -214,9 +210,9 @@ def main() -> None:
     images, tests = data.train[0][: size["images"]], data.test[0][: size["tests"]]
     rows: Any = {"independent": score_means(images, tests)}
     panels: Any = {"test images": data.test[0]}
-    for name in STEPS:
+    for name in METHODS:
         layers, seconds = train(name, images, size["epochs"])
-        rows[name] = score(layers, tests, size["chains"], size["temperatures"])
+        rows[name] = score(name, layers, tests, size["chains"], size["temperatures"])
         rows[name] |= dict(seconds=seconds)
         logits = jpc.sample(jr.key(4), layers, (100, LATENT))
         panels[f"samples, {name}"] = jax.nn.sigmoid(logits)
