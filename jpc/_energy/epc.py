@@ -51,11 +51,11 @@ class EPCEnergy(AbstractEnergy):
             through = local[name] + predicted[name] - sg(predicted[name])
             if e is None:
                 return network[name].cost(given, through, given)
-            state = e + sg(predicted[name])
             if not isinstance(given, Masked):
-                return network[name].cost(state, local[name], given)
+                # The error as it is: as a difference of two states it would lose digits.
+                return network[name].cost(e, local[name] - sg(local[name]), given)
             both = jnp.where(given.mask, through, local[name])
-            return network[name].cost(given.fill(state), both, given)
+            return network[name].cost(given.fill(e + sg(predicted[name])), both, given)
 
         terms = {name: cost(name) for name, node in network.items() if node.counts()}
         return terms if isinstance(nodes, dict) else list(terms.values()), parts.penalise(params)
