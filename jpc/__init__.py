@@ -34,6 +34,14 @@ from ._energy import (
     poisson as poisson,
     squared_error as squared_error,
 )
+from ._epc import (
+    compute_epc_error_grad as compute_epc_error_grad,
+    compute_epc_param_grads as compute_epc_param_grads,
+    epc_energy_fn as epc_energy_fn,
+    init_epc_errors as init_epc_errors,
+    update_epc_errors as update_epc_errors,
+    update_epc_params as update_epc_params,
+)
 from ._evaluate import (
     test_discriminative_pc as test_discriminative_pc,
     test_generative_pc as test_generative_pc,

@@ -1,6 +1,6 @@
 import itertools
 from collections.abc import Sequence
-from typing import Literal, Unpack
+from typing import Any, Literal, Unpack
 
 import jax
 import jax.random as jr
@@ -83,16 +83,21 @@ def init_activities_from_normal(
 
     A list of activities.
     """
+    shapes = state_shapes(layer_sizes, batch_size, mode)
+    scale = number("sigma", sigma, least=0.0)
+    keys = split_key(key, len(shapes))
+    return [scale * jr.normal(k, (batch_size, *s)) for k, s in zip(keys, shapes, strict=True)]
+
+
+def state_shapes(layer_sizes: Any, batch_size: Any, mode: Any) -> list[list[int]]:
+    """The shape of each state from $z_1$ on, or unsupervised from $z_0$ on, for one example."""
     choice("mode", mode, ("supervised", "unsupervised"))
     if not isinstance(layer_sizes, Sequence | np.ndarray) or len(layer_sizes) < 2:
         raise ValueError(f"layer_sizes must list those of z_0 ... z_L, got {show(layer_sizes)}.")
     shapes = [np.atleast_1d(size).tolist() for size in layer_sizes]
     for size in itertools.chain(*shapes):
         check_sizes(batch_size=batch_size, layer_sizes=size)
-    scale = number("sigma", sigma, least=0.0)
-    shapes = shapes[1:] if mode == "supervised" else shapes
-    keys = split_key(key, len(shapes))
-    return [scale * jr.normal(k, (batch_size, *s)) for k, s in zip(keys, shapes, strict=True)]
+    return shapes[1:] if mode == "supervised" else shapes
 
 
 def init_activities_with_amort(

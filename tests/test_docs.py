@@ -69,3 +69,11 @@ def test_layers():
     history = names["fitted"].history
     assert history[-1]["loss"] < history[0]["loss"]
     assert all(layer.key is None for layer in names["fitted"].state["model"])
+
+
+def test_error_coordinates():
+    """The energy at the end of inference falls, and the step of `fit` has the same."""
+    names = run("variants/epc.md")
+    energies = names["energies"]
+    assert energies[-1] < 0.2 * energies[0]
+    assert np.sum(names["result"]["energies"]) < energies[-1]
