@@ -88,6 +88,7 @@ from ._init import (
     init_activities_with_amort as init_activities_with_amort,
     init_activities_with_ffwd as init_activities_with_ffwd,
 )
+from ._ipc import make_ipc_step as make_ipc_step
 from ._layer import (
     Layer as Layer,
     feedforward as feedforward,

@@ -418,9 +418,17 @@ def _update_params(setup, params, posed, optim, opt_state):
 
 
 def descend(energy, params: Params, nodes, clamps, optim, opt_state, name: str = "model") -> dict:
-    """One step of learning of a model and its skip connections. The optimiser's state may be
-    that of the bare model.
-    """
+    """One step of learning of a model and its skip connections, checked."""
+    new = descend_unchecked(energy, params, nodes, clamps, optim, opt_state, name)
+    params = new["model"], new["skip_model"]
+    model, skip_model = raise_if_not_finite(learned_layers(params, name), params)
+    return new | dict(model=model, skip_model=skip_model)
+
+
+def descend_unchecked(
+    energy, params: Params, nodes, clamps, optim, opt_state, name: str = "model"
+) -> dict:
+    """The same, whatever the numbers are. The optimiser's state may be that of the bare model."""
     model, skip_model = params
     if not jax.tree.leaves(eqx.filter(params, eqx.is_inexact_array)):
         raise ValueError(f"{name} has no parameters: its layers hold no arrays to learn.")
@@ -431,11 +439,15 @@ def descend(energy, params: Params, nodes, clamps, optim, opt_state, name: str =
     of_pair = lambda learned, nodes, clamps: energy(pair(learned), nodes, clamps)
     state = dict(optim=optim, opt_state=opt_state)
     learned = learn(of_pair, model if bare else params, nodes, clamps, **state)
-    layers = enumerate(zip(*filter(None, pair(learned.params)), strict=True), start=1)
-    named = {f"After learning, layer {i} of {name}": layer for i, layer in layers}
-    model, skip_model = raise_if_not_finite(named, pair(learned.params))
+    model, skip_model = pair(learned.params)
     new = dict(model=model, skip_model=skip_model, opt_state=learned.opt_state)
     return new | dict(grads=pair(learned.grads))
+
+
+def learned_layers(params: Params, name: str = "model") -> dict[str, PyTree]:
+    """For a message that names a layer."""
+    layers = enumerate(zip(*filter(None, params), strict=True), start=1)
+    return {f"After learning, layer {i} of {name}": layer for i, layer in layers}
 
 
 def hpc_energy_fn(

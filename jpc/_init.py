@@ -100,6 +100,16 @@ def state_shapes(layer_sizes: Any, batch_size: Any, mode: Any) -> list[list[int]
     return shapes[1:] if mode == "supervised" else shapes
 
 
+def start_at_random(key: Any, layer_sizes: Any, size: int, sigma: Any = 0.05) -> list[Array]:
+    """The activities of a step without an input."""
+    if key is None or layer_sizes is None:
+        raise ValueError(
+            "Without an input, inference starts from random activities: give key and "
+            "layer_sizes (of z_0 ... z_L), or activities."
+        )
+    return init_activities_from_normal(key, layer_sizes, "unsupervised", size, sigma)
+
+
 def init_activities_with_amort(
     amortiser: Given[Layers], generator: Given[Layers], input: Given[ArrayLike]
 ) -> list[Array]:

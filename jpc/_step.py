@@ -22,7 +22,7 @@ from ._functional import (
 )
 from ._generic import advance
 from ._inference import Record
-from ._init import Sizes, init_activities_from_normal, init_activities_with_amort
+from ._init import Sizes, init_activities_with_amort, start_at_random
 from ._layer import feedforward
 from ._metrics import compute_accuracy, compute_activity_norms, compute_param_norms, mse_loss
 from ._options import (
@@ -105,12 +105,7 @@ def make_pc_step(
     if batch_size not in (None, size):
         raise ValueError(f"batch_size is {batch_size}, but the output has {size} examples.")
     if input is None and activities is None:
-        if key is None or layer_sizes is None:
-            raise ValueError(
-                "Without an input, inference starts from random activities: give key and "
-                "layer_sizes (of z_0 ... z_L), or activities."
-            )
-        activities = init_activities_from_normal(key, layer_sizes, "unsupervised", size, sigma)
+        activities = start_at_random(key, layer_sizes, size, sigma)
     params = (model, skip_model)
     problem = (setup(params, options, max_t1=20.0), params, activities, output, input)
     kept = (record_activities, record_energies)
@@ -130,7 +125,7 @@ def _pc_step(setup, params, posed, record, kept, metrics, optim, opt_state, key)
     grads = compute_param_norms(learned.pop("grads"))
     loss = acc = None
     if input is not None:
-        loss, preds = _loss(setup, posed.layers, input, output)
+        loss, preds = feedforward_loss(setup, posed.layers, input, output)
         acc = _accuracy(output, preds) if accuracy else None
     return dict(
         **learned,
@@ -179,7 +174,7 @@ def _infer(setup: Setup, params: Params, posed: Posed, record: Record | None, ke
     )
 
 
-def _loss(setup: Setup, layers: Layers, input: Any, output: Any) -> tuple[Array, Array]:
+def feedforward_loss(setup: Setup, layers: Layers, input: Any, output: Any) -> tuple[Array, Array]:
     z_0 = input.value if isinstance(input, Masked) else input
     preds = jax.vmap(lambda z: feedforward(layers, z)[-1])(z_0)
     cost = Node(loss=reported_loss(setup, layers)).given_cost
@@ -280,6 +275,9 @@ def _hpc_step(setup, params, posed, record, kept, guesses, amortiser, optims, op
         generator=gen["model"],
         amortiser=amort["model"],
         opt_states=(gen["opt_state"], amort["opt_state"]),
-        losses=(_loss(setup, posed.layers, start, output)[0], mse_loss(guesses[0], target)),
+        losses=(
+            feedforward_loss(setup, posed.layers, start, output)[0],
+            mse_loss(guesses[0], target),
+        ),
         amortiser_energies=jnp.stack(energy.layerwise(amortiser, *chain)),
     )

@@ -71,6 +71,12 @@ def test_layers():
     assert all(layer.key is None for layer in names["fitted"].state["model"])
 
 
+def test_incremental():
+    names = run("variants/ipc.md")
+    assert names["fitted"].history[-1]["test_acc"] > 90
+    assert names["result"]["energies"].shape == (3, 20)
+
+
 def test_error_coordinates():
     """The energy at the end of inference falls, and the step of `fit` has the same."""
     names = run("variants/epc.md")

@@ -123,6 +123,7 @@ STEPS: dict[str, tuple[Callable, dict[str, Any], tuple]] = {
     "error coordinates": (
         ft.partial(PC, inference=jpc.InErrors(jpc.Descent(0.1, 4))), begin(MODEL, "model"), (X, Y)
     ),
+    "incremental": (ft.partial(jpc.make_ipc_step, steps=4), begin(MODEL, "model"), (X, Y)),
     "bernoulli": (ft.partial(PC, loss_id="bernoulli"), begin(MODEL, "model"), (X, BITS)),
     "graph": (ft.partial(GENERIC, energy=GRAPH, pose=pose_graph), begin(HEADS), (X, Y)),
     "unsupervised": (
