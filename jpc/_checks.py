@@ -113,8 +113,15 @@ def _once(passed: Bool[Array, ""], tree: PyTree) -> PyTree:
 
 
 def _mark(where: Bool[Array, ""], tree: PyTree, value: float) -> PyTree:
-    mark = lambda x: jnp.where(where, value, x) if eqx.is_inexact_array(x) else x
-    return jax.tree.map(mark, tree)
+    """Marks the first array of a tree, from which it spreads. To mark all of them would take long
+    to compile.
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    for i, leaf in enumerate(leaves):
+        if eqx.is_inexact_array(leaf):
+            leaves[i] = jnp.where(jax.lax.optimization_barrier(where), value, leaf)
+            break
+    return jax.tree.unflatten(structure, leaves)
 
 
 def _any_nan(tree: PyTree) -> Bool[Array, ""]:

@@ -33,6 +33,13 @@ def by_contents(optim: Any) -> Any:
     return optim._replace(init=ByContents(optim.init), update=ByContents(optim.update))
 
 
+def _look_into(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # A variable that was never set.
+        return "empty"
+
+
 def _key(value: Any, above: tuple[int, ...] = ()) -> Hashable:
     """What tells a value from others. What cannot be looked into is only equal to itself."""
     if id(value) in above:  # A function that calls itself.
@@ -42,7 +49,7 @@ def _key(value: Any, above: tuple[int, ...] = ()) -> Hashable:
         case ByContents():
             contents = value._key
         case types.FunctionType():
-            cells = [cell.cell_contents for cell in value.__closure__ or ()]
+            cells = map(_look_into, value.__closure__ or ())
             contents = inside((value.__code__, value.__defaults__, value.__kwdefaults__, *cells))
         case ft.partial():
             contents = inside((value.func, value.args, value.keywords))

@@ -70,7 +70,8 @@ def _jitted(fn, setup, params, activities, output, input, *args):
     for i, z in enumerate(activities or ()):
         found[not_finite(f"activities[{i}]")] = ~all_finite(z)
     output = raise_if(found, output)
-    return fn(setup, params, pose(setup, params, activities, output, input), *args)
+    answer = fn(setup, params, pose(setup, params, activities, output, input), *args)
+    return raise_if(found, answer)  # What is masked does not reach it.
 
 
 def with_prediction(layers: Layers, nodes: Nodes, clamps: Clamps) -> list[Array]:

@@ -76,7 +76,10 @@ WHOLE_INPUT = np.ones((BATCH, 3), bool)
 METHODS = {
     "equilibrium": (dict(inference=EXACT), 1e-7),
     "descent": (dict(inference=jpc.Descent(optax.sgd(0.1), steps=3000)), 1e-7),
-    "flow": (dict(max_t1=300.0, stepsize_controller=dfx.PIDController(1e-6, 1e-6)), 1e-4),
+    "flow": (
+        dict(max_t1=300.0, stepsize_controller=dfx.PIDController(1e-6, 1e-6), reduction="sum"),
+        1e-4,
+    ),
 }
 
 

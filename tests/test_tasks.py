@@ -1,5 +1,7 @@
 """Whole tasks on small real data: scikit-learn's digits, 8 x 8 images of ten classes."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -51,6 +53,7 @@ def test_supervised_discriminative(digits):
     assert after < before / 2
 
 
+OWN: Any = dict(reduction="sum")  # Each example follows its own flow, and gets there in time.
 SIZES = (CLASSES, WIDTH, WIDTH, PIXELS)
 
 
@@ -62,10 +65,10 @@ def test_supervised_generative(digits):
     gap = lambda preds: np.mean((np.asarray(preds) - np.asarray(labels) @ means) ** 2)
     before = gap(jpc.init_activities_with_ffwd(model, labels)[-1])
     for image, label in batches(*train, epochs=6):
-        step = jpc.make_pc_step(model, optim, state, image, label)
+        step = jpc.make_pc_step(model, optim, state, image, label, **OWN)
         model, state = step["model"], step["opt_state"]
     args = (model, images, labels, jr.key(0), SIZES, TEST)
-    accuracy, preds = jpc.test_generative_pc(*args, max_t1=50)
+    accuracy, preds = jpc.test_generative_pc(*args, max_t1=50, **OWN)
     assert preds.shape == (TEST, PIXELS)
     assert gap(preds) < before / 4
     assert accuracy > 50
@@ -93,12 +96,14 @@ def test_hybrid(digits):
     amortiser, _, amort_state = make(4, PIXELS, CLASSES)
     optims, states, losses = [optim, optim], (gen_state, amort_state), []
     for image, label in batches(*train, epochs=12):
-        step = jpc.make_hpc_step(generator, amortiser, optims, states, image, label, max_t1=20)
+        step = jpc.make_hpc_step(
+            generator, amortiser, optims, states, image, label, max_t1=20, **OWN
+        )
         generator, amortiser = step["generator"], step["amortiser"]
         states = step["opt_states"]
         losses.append(step["losses"])
     args = (generator, amortiser, images, labels, jr.key(0), SIZES, TEST)
-    amortised, hybrid, generative, preds = jpc.test_hpc(*args, max_t1=50)
+    amortised, hybrid, generative, preds = jpc.test_hpc(*args, max_t1=50, **OWN)
     assert amortised > 75
     assert hybrid > 50
     assert generative > 50
@@ -112,9 +117,11 @@ def test_accuracies_are_those_of_the_arg_max(digits):
     _, (images, labels) = digits
     generator, amortiser = make(3, CLASSES, PIXELS)[0], make(4, PIXELS, CLASSES)[0]
     key, guess = jr.key(0), jpc.init_activities_with_amort(amortiser, generator, images)
-    results = jpc.test_hpc(generator, amortiser, images, labels, key, SIZES, TEST, max_t1=50)
+    results = jpc.test_hpc(
+        generator, amortiser, images, labels, key, SIZES, TEST, max_t1=50, **OWN
+    )
     random = jpc.init_activities_from_normal(key, SIZES, "unsupervised", TEST)
-    solve = lambda z: jpc.solve_inference((generator, None), z, images, max_t1=50)[0]
+    solve = lambda z: jpc.solve_inference((generator, None), z, images, max_t1=50, **OWN)[0]
     found = [guess[0], solve(guess), solve(random)]
     hits = [100 * np.mean(np.argmax(z, 1) == np.argmax(labels, 1)) for z in found]
     np.testing.assert_allclose(results[:3], hits)

@@ -147,6 +147,6 @@ STEPS: dict[str, tuple[Callable, dict[str, Any], tuple]] = {
     "Monte Carlo": (
         ft.partial(jpc.make_mcpc_step, **SHORT, energy=PRIOR, pose=pose_unsupervised),
         begin(MODEL),
-        False,
+        (None, Y),
     ),
 }  # fmt: skip
