@@ -170,22 +170,29 @@ def run(gradient, layers, data, epochs: int, batch: int):
 # --- the two tables ---
 
 
-def show_errors(name: str, layers, batch, loss: str, precisions: list[float]) -> None:
+@ft.cache
+def compiled(kind: str, loss: str):
+    """One program for all precisions, and for a network of any age."""
     methods = CHORDS | DEFAULT
+    if kind == "exact":
+        return eqx.filter_jit(
+            ft.partial(infer, jpc.Equilibrium(rtol=1e-6, max_steps=300, throw=False), loss)
+        )
 
     def every(precision, layers, x, y):
         return {k: infer(m, loss, precision, layers, x, y) for k, m in methods.items()}
 
-    exact = jpc.Equilibrium(rtol=1e-6, max_steps=300, throw=False)
+    return eqx.filter_jit(every)
 
+
+def show_errors(name: str, layers, batch, loss: str, precisions: list[float]) -> None:
     def measure(kind: str):
+        fn = compiled(kind, loss)
         if kind == "exact":
             with jax.enable_x64(True):
-                fn = eqx.filter_jit(ft.partial(infer, exact, loss))
                 given = to_double((layers, *batch))
                 return [fn(jnp.asarray(p, jnp.float64), *given) for p in precisions]
         with jax.default_matmul_precision(kind):
-            fn = eqx.filter_jit(every)
             return [fn(jnp.asarray(p, jnp.float32), layers, *batch) for p in precisions]
 
     kinds = {kind: kind for kind in ("exact", "default", "highest")}
