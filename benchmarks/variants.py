@@ -110,6 +110,7 @@ def turned(step: Callable) -> Callable:
 PC = jpc.make_pc_step
 NAMES = ("h", "g", "y")
 GRAPH = jpc.GraphEnergy({"h": ["x"], "g": ["h"], "y": ["g"]})
+SAMPLES = jpc.MonteCarlo(jpc.Descent(1e-4, 20), jpc.Langevin(t1=5e-4, dt=1e-5), 5)
 ADAM = jpc.Descent(optax.adam(0.1), 20, throw=False)
 VARIANTS = {
     "backpropagation": Variant(backprop, begin),
@@ -133,17 +134,22 @@ VARIANTS = {
         ft.partial(PC, energy=jpc.PrecisionEnergy(), inference=jpc.Equilibrium()),
         ft.partial(begin, layer=lambda part: jpc.Precise(part, jnp.zeros(()))),
     ),
-    "Monte Carlo PC": Variant(ft.partial(PC, inference=jpc.MonteCarlo(samples=5)), begin),
+    "Monte Carlo PC, precision 1,000": Variant(
+        ft.partial(PC, energy=jpc.PCEnergy(precision=[1e3] * 3), inference=SAMPLES), begin
+    ),
     "bidirectional PC": Variant(
         turned(ft.partial(jpc.make_bpc_step, energy=jpc.BPCEnergy(1e-3))),
         BOTH,
         turned(jpc.evaluate_bpc),
     ),
-    "predictive dendrites": Variant(
-        turned(ft.partial(jpc.make_bpc_step, energy=jpc.BPCEnergy(1e-3, source_gradient=0.0))),
-        BOTH,
-        turned(jpc.evaluate_bpc),
-    ),
+    **{
+        f"predictive dendrites, {part:g} of the error": Variant(
+            turned(ft.partial(jpc.make_bpc_step, energy=jpc.BPCEnergy(1e-3, 1.0, part))),
+            BOTH,
+            turned(jpc.evaluate_bpc),
+        )
+        for part in (0.0, 0.1)
+    },
     "hybrid PC": Variant(
         turned(ft.partial(jpc.make_hpc_step, inference=ADAM)), HYBRID, evaluate_hybrid
     ),
