@@ -41,7 +41,7 @@ METHODS = {
 }
 SIZES = {
     "quick": dict(images=6_400, epochs=4, tests=20, chains=4, temperatures=100),
-    "full": dict(images=60_000, epochs=4, tests=100, chains=4, temperatures=500),
+    "full": dict(images=60_000, epochs=12, tests=100, chains=4, temperatures=500),
 }
 
 # --- training ---
