@@ -1,7 +1,7 @@
 """Associative memory: images are stored in a generative network, and recalled from a part of them.
 
     JPC_DATA_DIR=... python examples/memory.py [--size quick|full] [--names mnist cifar10]
-        [--counts 64 256 1024] [--updates 2000] [--picture memory.png]
+        [--counts 64 256 1024] [--updates 500] [--picture memory.png]
 
 The network has 256 latents with a Gaussian prior, 512 hidden units and the pixels. To store images
 is to learn to generate them, each from latents of its own, which are inferred. They are recalled
@@ -33,7 +33,7 @@ import jpc.data
 LATENT, HIDDEN, NOISE = 256, 512, 0.3
 SIZES = {
     "quick": dict(counts=(64,), updates=300, steps=300),
-    "full": dict(counts=(64, 256, 1024), updates=2000, steps=300),
+    "full": dict(counts=(64, 256, 1024), updates=500, steps=300),
 }
 
 

@@ -83,3 +83,7 @@ def test_error_coordinates():
     energies = names["energies"]
     assert energies[-1] < 0.2 * energies[0]
     assert np.sum(names["result"]["energies"]) < energies[-1]
+
+
+def test_mupc():
+    assert run("variants/mupc.md")["accuracy"] > 85
