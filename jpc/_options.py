@@ -349,6 +349,12 @@ def network(setup: Setup, params: Params, input: Array, name: str = "model") -> 
     return scaled(model, skip_model, fan_ins=fan_ins), states
 
 
+_INSTEAD = {
+    eqx.nn.Dropout: "Inference needs the same function at each call: hold a key in the layer.",
+    eqx.nn.BatchNorm: "Inference is of one example: use eqx.nn.GroupNorm or LayerNorm.",
+}
+
+
 def layer_shapes(
     name: str, layers: list[Layer], z: jax.ShapeDtypeStruct
 ) -> list[jax.ShapeDtypeStruct]:
@@ -358,10 +364,18 @@ def layer_shapes(
             z = jax.eval_shape(ft.partial(_unbroadcast, layer), z)
         except Exception as error:
             given = f"{'z' if i else 'the input z'}_{i}, of shape {z.shape} for one example"
-            why = str(error).partition("\n")[0] + _hint(z)
+            why = str(error).partition("\n")[0] + (_instead(layer) or _hint(z))
             raise ValueError(f"Layer {i + 1} of {name} cannot take {given}: {why}") from error
         states.append(z)
     return states
+
+
+def _instead(layer: Layer) -> str:
+    """What to use in the place of a layer that is not a function of one state."""
+    kinds = tuple(_INSTEAD)
+    parts = jax.tree.leaves(layer, is_leaf=lambda x: isinstance(x, kinds))
+    found = [_INSTEAD[kind] for kind in kinds if any(isinstance(x, kind) for x in parts)]
+    return "".join(f" ({said} See docs/variants/layers.md.)" for said in found[:1])
 
 
 def _unbroadcast(layer: Layer, z: Array) -> Array:

@@ -330,7 +330,7 @@ MODELS = [
     ("a layer's class", lambda: layers(eqx.nn.Linear, linear(4, 2)), VALUE, "Layer 1 .*missing"),
     ("a layer of two", lambda: layers(lambda z: (z, z), linear(3, 2)), VALUE, "Layer 1 .*tuple"),
     ("a layer with a key", lambda: layers(linear(3, 4), eqx.nn.Dropout(), linear(4, 2)), VALUE,
-     "Layer 2 .*Dropout requires a key"),
+     "Layer 2 .*Dropout requires a key.*hold a key in the layer.*layers.md"),
     ("no parameters", lambda: layers(jnp.tanh, lambda z: z[:2]), VALUE, "has no parameters"),
     ("skips of another", lambda: step(skip_model=SKIPS[:2]), VALUE,
      "skip_model has 2 entries for 3 layers"),
