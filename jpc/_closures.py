@@ -9,6 +9,8 @@ from typing import Any
 
 import optax
 
+from ._types import Given, Number
+
 
 class ByContents:
     """A function that is equal to those of the same code and the same variables."""
@@ -26,7 +28,7 @@ class ByContents:
         return hash(self._key)
 
 
-def by_contents(optim: Any) -> Any:
+def by_contents(optim: Given[Number | optax.GradientTransformation]) -> Any:
     """An optimiser that is equal to those made in the same way; anything else as it is."""
     if not isinstance(optim, optax.GradientTransformation):
         return optim

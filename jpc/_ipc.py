@@ -35,7 +35,7 @@ def make_ipc_step(
     activity_optim: Given[optax.GradientTransformation] = optax.sgd(0.1),
     steps: Given[int] = 20,
     key: Given[PRNGKeyArray | None] = None,
-    layer_sizes: Sizes = None,
+    layer_sizes: Sizes | None = None,
     activities: Activities | None = None,
     **options: Unpack[Options],
 ) -> dict[str, Any]:

@@ -7,7 +7,7 @@ Values are checked when a call is made (`setup`), shapes when it is traced (`pos
 import functools as ft
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple, TypedDict, cast, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, cast, get_args
 
 import diffrax as dfx
 import equinox as eqx
@@ -35,6 +35,7 @@ from ._layer import Layer, ParamType, choice, feedforward_batch, parameterise, s
 from ._numbers import constant, floats_to_arrays
 from ._types import Clamps, Given, Layers, Loss, Nodes, Number
 
+LossName: TypeAlias = Literal["mse", "ce", "bernoulli", "poisson", "huber"]
 Skips = Given[Sequence[Callable | None] | None]
 Params = Given[tuple[Layers, Skips]]
 
@@ -72,8 +73,8 @@ class Options(TypedDict, total=False):
         given.
     """
 
-    loss_id: str | Loss
-    loss: str | Loss
+    loss_id: LossName | Loss
+    loss: LossName | Loss
     param_type: ParamType
     gamma: Number | None
     output_energy_scaling: Number | None

@@ -48,7 +48,7 @@ def make_pc_step(
     *,
     skip_model: Skips = None,
     key: Given[PRNGKeyArray | None] = None,
-    layer_sizes: Sizes = None,
+    layer_sizes: Sizes | None = None,
     batch_size: Given[int | None] = None,
     sigma: Given[Number] = 0.05,
     activities: Activities | None = None,

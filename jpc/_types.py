@@ -7,7 +7,7 @@ has dictionaries in the place of lists.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 from jaxtyping import Array, Float, PyTree
 
@@ -22,6 +22,9 @@ Loss: TypeAlias = Callable[[Array, Array], Scalar]
 Terms: TypeAlias = PyTree[Scalar]
 
 _T = TypeVar("_T")
-# What people give. What does not fit gets a message from us, so that at run time the
-# annotation must allow everything.
-Given: TypeAlias = _T | Any
+# What people give. For a type checker that is an X. What does not fit gets a message from us, so
+# that at run time the annotation must allow everything.
+if TYPE_CHECKING:
+    Given: TypeAlias = Annotated[_T, "given"]
+else:
+    Given: TypeAlias = _T | Any

@@ -41,13 +41,14 @@ class Params(NamedTuple):
 def make_network(key: PRNGKeyArray, given: Network, sizes: tuple[Any, int]) -> Params:
     """A network from an input to an output of these sizes, the shape of an image for a vgg."""
     input_size, output_dim = sizes
+    has: Any = given  # Every option that the network has is there by now.
     if given.kind != "mlp":
         named: Any = dict(size=given.kind, channels=given.channels, pool=given.pool)
         cnn = _checked(jpc.make_cnn, key, input_size, output_dim, given.activation, **named)
         return Params(cnn, None)
     make = jpc.make_residual_mlp if given.skips else jpc.make_mlp
-    shape = (math.prod(input_size), given.width, given.depth, output_dim)
-    made = make(key, *shape, given.activation, given.bias, given.param_type)
+    shape = (math.prod(input_size), has.width, has.depth, output_dim)
+    made = make(key, *shape, has.activation, has.bias, has.param_type)
     return Params(*made) if given.skips else Params(made, None)
 
 
