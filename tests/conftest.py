@@ -8,8 +8,8 @@ jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 with install_import_hook("jpc", "beartype.beartype"):
-    import jpc
-    import jpc.data  # noqa: F401
+    import jpc._api
+    import jpc.data._api  # noqa: F401
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -6,7 +6,12 @@ CC BY 4.0, as scikit-learn has them. Each is a byte for its label and 8 x 8 byte
 0 to 16. The others are downloaded as they were published.
 """
 
-from ._augment import augment as augment
-from ._fetch import fetch as fetch, where as where
-from ._load import Dataset as Dataset, load as load
+from typing import TYPE_CHECKING
+
+from .._lazy import lazily
 from ._source import NAMES as NAMES
+
+if TYPE_CHECKING:
+    from ._api import *  # noqa: F403
+else:
+    __getattr__, __dir__ = lazily(__name__, "_api")
