@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 import jpc
 
 with install_import_hook("jpc.cli", "beartype.beartype"):
-    from jpc.cli import app as app_module, build, check, compare, config as config_module
+    from jpc.cli import build, check, compare, config as config_module, train as train_module
     from jpc.cli.app import app
     from jpc.cli.evaluate import evaluate
     from jpc.cli.folder import RunFolder, choose_folder
@@ -143,7 +143,7 @@ INVALID = {
     "--activation x": "--activation is one of linear, tanh",
     "--inference x": "--inference is one of equilibrium, heun",
     "--depth 1": "--depth must be a whole number of at least 2, got 1",
-    "--depth x": "Invalid value for '--depth'",
+    "--depth x": "--depth must be a whole number, got 'x'",
     "--epochs 0": "--epochs must be a whole number of at least 1",
     "--learning-rate -1": "--learning-rate must be a number above 0, got -1",
     "--dt 0.1": "--dt .step size.* is for --inference euler, descent; .*--rtol, --chords, --steps",
@@ -178,15 +178,14 @@ def test_wrong_use_is_answered_before_anything_is_written(args, tmp_path, monkey
 
 
 class TestHelp:
-    def test_is_complete_and_fits_a_screen(self):
-        text = CliRunner(env=dict(COLUMNS="80")).invoke(app, ["train", "--help"]).output
+    def test_is_complete(self):
+        text = CliRunner(env=dict(COLUMNS="80")).invoke(app, ["train", "--help-all"]).output
         assert all(entry.flag in text for entry in config_module.ENTRIES)
         assert max(map(len, text.splitlines())) <= 80
-        assert len(text.splitlines()) <= 55
 
     def test_names_every_command(self):
         text = invoke("--help").output
-        assert all(name in text for name in ("train", "eval", "compare", "data", "info"))
+        assert all(name in text for name in ("train", "eval", "compare", "data", "doctor"))
 
 
 class TestRunFolder:
@@ -393,7 +392,7 @@ class TestOtherCommands:
         def fail(config, *, progress):
             raise RuntimeError(before + "It diverged.\nMore about it.")
 
-        monkeypatch.setattr(app_module, "prepare", fail)
+        monkeypatch.setattr(train_module, "prepare", fail)
         result = invoke("train", "--out", tmp_path / "run")
         assert result.exit_code == 1
         assert result.stderr == "jpc: It diverged. (--debug shows where.)\n"

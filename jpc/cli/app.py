@@ -14,27 +14,26 @@ import typer
 
 import jpc.data
 
-from .._checks import words_of
+from .. import __version__
 from .._files import write_whole
 from . import INTERRUPTED
 from .compare import compare_runs
 from .config import Config, ConfigError
-from .evaluate import evaluate_run
 from .folder import RunFolder, choose_folder
-from .machine import machine
+from .help import App, Group
 from .options import read_config, with_options
-from .report import describe_metric
-from .train import prepare, train as train_task
+from .suggest import did_you_mean
 
-app = typer.Typer(
-    help="Predictive coding networks in JAX.",
+# What needs JAX is imported by the commands that need it: it takes seconds.
+app = App(
+    name="jpc",
+    cls=Group,
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings=dict(help_option_names=["-h", "--help"]),
 )
-data_app = typer.Typer(help="Data sets on this machine.", no_args_is_help=True)
+data_app = App(cls=Group, no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(data_app, name="data")
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
@@ -42,6 +41,37 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show where an error came f
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help=", ".join(jpc.data.NAMES))]
+
+
+def _say_version(asked: bool) -> bool:
+    if asked:
+        typer.echo(f"jpc {__version__}")
+        raise typer.Exit
+    return asked
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_say_version, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Train predictive coding networks, in JAX.
+
+    jpc train
+    jpc train --dataset mnist --width 300
+    """
+
+
+@data_app.callback()
+def data() -> None:
+    """Data sets on this machine.
+
+    jpc data list
+    """
 
 
 @contextlib.contextmanager
@@ -55,16 +85,19 @@ def _exits(debug: bool = False) -> Iterator[None]:
     except (typer.Exit, KeyboardInterrupt):
         raise
     except Exception as error:
+        from .._checks import words_of  # noqa: PLC0415
+
         if debug:
             raise
-        typer.echo(f"jpc: {_in_a_line(error)} (--debug shows where.)", err=True)
+        said = _in_a_line(words_of(error)) or type(error).__name__
+        typer.echo(f"jpc: {said} (--debug shows where.)", err=True)
         raise typer.Exit(1) from None
 
 
-def _in_a_line(error: Exception) -> str:
+def _in_a_line(text: str) -> str:
     """The first line of what it says."""
-    lines = words_of(error).splitlines()
-    return next(filter(None, map(str.strip, lines)), type(error).__name__)
+    lines = text.splitlines()
+    return next(filter(None, map(str.strip, lines)), "")
 
 
 @app.command()
@@ -74,7 +107,8 @@ def train(
         Path | None, typer.Argument(metavar="FILE", help="A TOML file of options.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="A new folder [runs/DATASET-N].", show_default=False)
+        Path | None,
+        typer.Option(metavar="FOLDER", help="A new folder [runs/DATASET-N].", show_default=False),
     ] = None,
     resume: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Go on with the run of this folder.")
@@ -87,10 +121,20 @@ def train(
     debug: Debug = False,
     given: dict[str, Any] | None = None,
 ) -> None:
-    """Train a network. Options win over FILE; defaults are [so], or the first of a list."""
+    """Train a network, and leave a folder with its report.
+
+    FILE is a TOML file of options; those given here win. Defaults are [so], or the first of a
+    list.
+
+    jpc train --dataset mnist --width 300 --epochs 5
+    jpc train experiment.toml --seed 1
+    """
     shown = not (quiet or as_json)
     with _exits(debug):
         config, folder = _choose_run(file, out, resume, overwrite, given or {})
+        from .report import describe_metric  # noqa: PLC0415
+        from .train import prepare, train as train_task  # noqa: PLC0415
+
         task = prepare(config, progress=shown)
         if shown:
             typer.echo(f"{folder.path}: {describe(config)}")
@@ -137,8 +181,13 @@ def _choose_run(
 
 @app.command("eval")
 def evaluate(run: Run, as_json: Json = False, debug: Debug = False) -> None:
-    """Evaluate a run on the test set, from its newest checkpoint."""
+    """Evaluate a run on the test set, from its newest checkpoint.
+
+    jpc eval runs/digits-1
+    """
     with _exits(debug):
+        from .evaluate import evaluate_run  # noqa: PLC0415
+
         found = evaluate_run(RunFolder(run))
     _tell(found, as_json)
 
@@ -152,7 +201,10 @@ def compare(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Compare runs: a table, and a plot with --plot."""
+    """Compare runs: a table, and a plot with --plot.
+
+    jpc compare runs/digits-1 runs/digits-2 --plot both.png
+    """
     with _exits(debug):
         found = compare_runs([RunFolder(run) for run in runs])
         if plot is not None:
@@ -168,7 +220,9 @@ def reproduce(
     ],
     smoke: Annotated[bool, typer.Option("--smoke", help="Tiny, in seconds, on digits.")] = False,
     full: Annotated[bool, typer.Option("--full", help="The paper's size.")] = False,
-    out: Annotated[Path, typer.Option(help="A folder, also to go on in.")] = Path("reproduction"),
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where, also to go on in.")] = Path(
+        "reproduction"
+    ),
     draw: Annotated[bool, typer.Option("--draw", help="Run nothing: draw what is there.")] = False,
     dataset: Annotated[
         list[str] | None,
@@ -186,7 +240,10 @@ def reproduce(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Regenerate a figure of the paper: its data, a picture, and what came out."""
+    """Regenerate a figure of the paper: data, picture, and text.
+
+    jpc reproduce fig1 --smoke
+    """
     with _exits(debug):
         from .. import experiments  # noqa: PLC0415  (it is slow to import)
 
@@ -227,7 +284,9 @@ def reproduce(
 def _choose_figures(figure: str, every: dict[str, list], only: Callable) -> list[str]:
     """Those that were asked for and have networks that were."""
     if figure not in (*every, "all"):
-        raise ConfigError(f"{figure!r} is no figure: there are {', '.join(every)}, all and list.")
+        said = did_you_mean(figure, [*every, "all", "list"])
+        listed = ", ".join(every)
+        raise ConfigError(f"{figure!r} is no figure: there are {listed}, all and list.{said}")
     names = list(every) if figure == "all" else [figure]
     chosen = [name for name in names if any(map(only, every[name]))]
     if not chosen:
@@ -239,10 +298,21 @@ def _choose_figures(figure: str, every: dict[str, list], only: Callable) -> list
 
 
 @app.command()
-def info(as_json: Json = False) -> None:
-    """Versions, devices, and where the data is."""
-    places = {name: _place(name) for name in jpc.data.NAMES}
-    _tell(machine() | {"data": places} if as_json else machine() | places, as_json)
+def doctor(as_json: Json = False, debug: Debug = False) -> None:
+    """Say what is found here, and what to do about what is not.
+
+    Versions, devices, precision, the cache of compiled programs, extras, data.
+
+    jpc doctor
+    """
+    with _exits(debug):
+        from .doctor import examine  # noqa: PLC0415
+
+        examination = examine({name: _place(name) for name in jpc.data.NAMES})
+        typer.echo(json.dumps(examination.found) if as_json else examination.page())
+
+
+app.command("info", hidden=True)(doctor)
 
 
 def _place(name: str) -> str | None:
@@ -263,13 +333,19 @@ def _tell(found: dict[str, Any], as_json: bool) -> None:
 
 @data_app.command("list")
 def list_data(as_json: Json = False) -> None:
-    """The data sets, and where they are."""
+    """List the data sets, and where they are.
+
+    jpc data list
+    """
     _tell({name: _place(name) for name in jpc.data.NAMES}, as_json)
 
 
 @data_app.command()
 def fetch(name: Name, quiet: Quiet = False, debug: Debug = False) -> None:
-    """Download a data set unless it is here, and print where it is."""
+    """Download a data set unless it is here, and print where it is.
+
+    jpc data fetch mnist
+    """
     with _exits(debug):
         _check_name(name)
         place = jpc.data.fetch(name, progress=not quiet)
@@ -279,7 +355,10 @@ def fetch(name: Name, quiet: Quiet = False, debug: Debug = False) -> None:
 
 @data_app.command()
 def where(name: Name) -> None:
-    """Print where a data set is, or exit with 1."""
+    """Print where a data set is, or exit with 1.
+
+    jpc data where mnist
+    """
     with _exits():
         _check_name(name)
     if (place := _place(name)) is None:
@@ -290,4 +369,6 @@ def where(name: Name) -> None:
 
 def _check_name(name: str) -> None:
     if name not in jpc.data.NAMES:
-        raise ConfigError(f"{name!r} is no data set: there are {', '.join(jpc.data.NAMES)}.")
+        said = did_you_mean(name, jpc.data.NAMES)
+        listed = ", ".join(jpc.data.NAMES)
+        raise ConfigError(f"{name!r} is no data set: there are {listed}.{said}")

@@ -1,5 +1,6 @@
 """The objects that a configuration names."""
 
+import functools as ft
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -16,9 +17,16 @@ from jaxtyping import PRNGKeyArray, PyTree
 import jpc
 from jpc.data import Dataset, load
 
-from .config import OPTIMISERS, Config, ConfigError, Inference, Network, Optimiser
+from .config import Config, ConfigError, Inference, Network, Optimiser
 
 _SOLVERS = {"heun": dfx.Heun, "tsit5": dfx.Tsit5, "dopri5": dfx.Dopri5}
+OPTIMISERS: dict[str, Callable[..., optax.GradientTransformation]] = {
+    "adam": optax.adam,
+    "nadam": optax.nadam,
+    "rmsprop": optax.rmsprop,
+    "sgd": optax.sgd,
+    "momentum": ft.partial(optax.sgd, momentum=0.9),
+}
 
 
 def load_data(config: Config, *, progress: bool) -> Dataset:

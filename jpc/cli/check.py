@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .config import ENTRIES, METHOD_OPTIONS, NETWORK_OPTIONS, Config, ConfigError, Entry
+from .suggest import did_you_mean
 
 
 def make_config(tables: Mapping[str, Any]) -> Config:
@@ -21,16 +22,21 @@ def make_config(tables: Mapping[str, Any]) -> Config:
 
     A [`Config`][]. An option that does not matter for this run is `None`.
     """
-    known = {(entry.table, entry.key): entry for entry in ENTRIES}
-    for table, options in tables.items():
-        _check_table(table, options)
-        for key, value in options.items():
-            check_value(known[table, key], value)
+    check_tables(tables)
     made = {
         table.name: typing.cast(Any, table.type)(**_floats(table.name, tables))
         for table in dataclasses.fields(Config)
     }
     return _resolve(Config(**made))
+
+
+def check_tables(tables: Mapping[str, Any]) -> None:
+    """Refuses unknown tables and keys, and values that cannot be."""
+    known = {(entry.table, entry.key): entry for entry in ENTRIES}
+    for table, options in tables.items():
+        _check_table(table, options)
+        for key, value in options.items():
+            check_value(known[table, key], value)
 
 
 def _floats(table: str, tables: Mapping[str, Any]) -> dict[str, Any]:
@@ -43,12 +49,21 @@ def _floats(table: str, tables: Mapping[str, Any]) -> dict[str, Any]:
 def _check_table(table: str, options: Any) -> None:
     tables = [field.name for field in dataclasses.fields(Config)]
     if table not in tables:
-        raise ConfigError(f"Unknown table [{table}]: there are {_listed(tables)}.")
+        said = _home(table) or did_you_mean(table, tables)
+        raise ConfigError(f"Unknown table [{table}]: there are {_listed(tables)}.{said}")
     if not isinstance(options, Mapping):
         raise ConfigError(f"{table} is a table: write [{table}] and its options below.")
     keys = [entry.key for entry in ENTRIES if entry.table == table]
     if unknown := [key for key in options if key not in keys]:
-        raise ConfigError(f"Unknown key {unknown[0]!r} in [{table}]: there are {_listed(keys)}.")
+        said = _home(unknown[0]) or did_you_mean(unknown[0], keys)
+        listed = _listed(keys)
+        raise ConfigError(f"Unknown key {unknown[0]!r} in [{table}]: there are {listed}.{said}")
+
+
+def _home(name: str) -> str:
+    """Where an option of this name is, if there is one."""
+    homes = [entry for entry in ENTRIES if name in (entry.key, entry.name)]
+    return f" Write {homes[0].key} in [{homes[0].table}]." if homes else ""
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -64,7 +79,9 @@ def check_value(entry: Entry, value: Any) -> None:
     if not okay[entry.kind]:
         raise ConfigError(f"{entry.flag} must be {words[entry.kind]}, got {value!r}.")
     if rules["choices"] and value not in rules["choices"]:
-        raise ConfigError(f"{entry.flag} is one of {_listed(rules['choices'])}, not {value!r}.")
+        said = did_you_mean(str(value), rules["choices"])
+        listed = _listed(rules["choices"])
+        raise ConfigError(f"{entry.flag} is one of {listed}, not {value!r}.{said}")
     if number and not (math.isfinite(value) and rules["above"] < value >= rules["least"]):
         bound = f"above {rules['above']:g}"
         bound = bound if rules["above"] > rules["least"] else f"of at least {rules['least']:g}"
@@ -160,6 +177,7 @@ def _misfits(config: Config) -> list[tuple[bool, str]]:
             config.optimiser.warmup >= training.epochs,
             f"--warmup {config.optimiser.warmup} leaves nothing of --epochs {training.epochs}.",
         ),
+        (training.seed >= 2**32, f"--seed must be below 2^32, got {training.seed}."),
         (
             training.batch_size % training.devices > 0,
             f"--batch-size {training.batch_size} cannot be shared out evenly to --devices "

@@ -3,18 +3,13 @@ of the command line, the keys of the TOML file and the checks of both are made f
 """
 
 import dataclasses
-import functools as ft
 import math
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import optax
-
 import jpc.data
-
-from .._networks import ACTIVATIONS
 
 
 class ConfigError(ValueError):
@@ -46,13 +41,8 @@ def _shorten(value: Any) -> str:
 
 TASKS = ("discriminative", "generative", "unsupervised", "hybrid")
 NETWORKS = ("mlp", "vgg5", "vgg7", "vgg9")
-OPTIMISERS: dict[str, Callable[..., optax.GradientTransformation]] = {
-    "adam": optax.adam,
-    "nadam": optax.nadam,
-    "rmsprop": optax.rmsprop,
-    "sgd": optax.sgd,
-    "momentum": ft.partial(optax.sgd, momentum=0.9),
-}
+OPTIMISERS = ("adam", "nadam", "rmsprop", "sgd", "momentum")
+ACTIVATIONS = ("linear", "tanh", "hard_tanh", "relu", "leaky_relu", "gelu", "selu", "silu")
 # Which options a network or a method of inference has, and their defaults.
 NETWORK_OPTIONS: dict[str, dict[str, Any]] = {
     "mlp": dict(depth=3, width=256, activation="tanh", param_type="sp", skips=False),
@@ -80,7 +70,7 @@ class Network:
     kind: str = option("mlp", "the network", choices=NETWORKS, flag="network")
     depth: int | None = option(None, "layers of an mlp", least=2, shown="3")
     width: int | None = option(None, "units of its hidden layers", least=1, shown="256")
-    activation: str | None = option(None, "", choices=tuple(ACTIVATIONS), shown="tanh")
+    activation: str | None = option(None, "", choices=ACTIVATIONS, shown="tanh")
     param_type: str | None = option(
         None, "scaling of the layers", choices=("sp", "ntp", "mupc"), shown="sp"
     )
@@ -118,7 +108,7 @@ class Inference:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Optimiser:
-    kind: str = option("adam", "", choices=tuple(OPTIMISERS), flag="optimiser")
+    kind: str = option("adam", "", choices=OPTIMISERS, flag="optimiser")
     learning_rate: float = option(5e-3, "its peak", above=0.0)
     schedule: str = option("cosine", "of the learning rate", choices=("constant", "cosine"))
     warmup: int = option(0, "epochs in which it rises to its peak", least=0)

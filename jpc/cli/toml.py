@@ -6,11 +6,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from .check import check_tables
 from .config import Config, ConfigError
 
 
 def read_tables(path: Path) -> dict[str, Any]:
     """The tables of a TOML file."""
+    tables = _parse(path)
+    try:
+        check_tables(tables)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    return tables
+
+
+def _parse(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text())
     except OSError as error:
