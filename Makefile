@@ -1,14 +1,17 @@
-# Everything runs in .venv, made on first use and again when the dependencies change.
+# Everything runs in .venv, made on first use and again when the dependencies change. A demo needs
+# the command; the tests need the developers' tools too.
 PYTHON ?= python3
 BIN := .venv/bin
-READY := .venv/.ready
+PIP := $(BIN)/python -m pip install --disable-pip-version-check -qq -c constraints.txt
+COMMAND := .venv/.command
+TOOLS := .venv/.tools
 
 .PHONY: demo test clean
 
-demo: $(READY)
+demo: $(COMMAND)
 	@$(BIN)/jpc train
 
-test: $(READY)
+test: $(TOOLS)
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --quiet --check .
 	@$(BIN)/basedpyright
@@ -17,8 +20,12 @@ test: $(READY)
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis
 
-$(READY): pyproject.toml constraints.txt
+$(COMMAND): pyproject.toml constraints.txt
 	@echo "Setting up .venv (once)"
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --disable-pip-version-check -qq -c constraints.txt -e '.[train,dev]'
+	@$(PIP) -e '.[train]'
+	@touch $@
+
+$(TOOLS): $(COMMAND)
+	@$(PIP) -e '.[train,dev]'
 	@touch $@

@@ -245,5 +245,5 @@ def test_misuse_is_answered(tmp_path, options):
 
 def test_without_orbax(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "orbax.checkpoint", None)
-    with pytest.raises(ImportError, match=r"pip install 'jpc\[train\]'"):
+    with pytest.raises(ImportError, match=r"pip install -e '\.\[train\]'"):
         fit(tmp_path)

@@ -185,7 +185,7 @@ def test_without_pooch(serve, put, tmp_path, monkeypatch):
     data = tiny("mnist")
     put(data, serve(data.downloads))
     monkeypatch.setitem(sys.modules, "pooch", None)
-    with pytest.raises(ImportError, match=r"pip install 'jpc\[train\]'.*JPC_DATA_DIR"):
+    with pytest.raises(ImportError, match=r"pip install -e '\.\[train\]'.*JPC_DATA_DIR"):
         jpc.data.load("mnist")
     write(tmp_path, data.downloads)
     assert_loaded(jpc.data.load("mnist", root=tmp_path, normalise=False), data)

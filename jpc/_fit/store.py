@@ -9,6 +9,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jaxtyping import Array, PyTree
 
+from .._extras import TRAIN
 from .check import describe, first_difference
 from .devices import typed, untyped
 
@@ -85,7 +86,7 @@ def _orbax() -> Any:
     try:
         import orbax.checkpoint  # noqa: PLC0415
     except ImportError:
-        raise ImportError("Checkpoints need Orbax: pip install 'jpc[train]'.") from None
+        raise ImportError(f"Checkpoints need Orbax: {TRAIN}.") from None
     return orbax.checkpoint
 
 

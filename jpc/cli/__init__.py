@@ -1,9 +1,11 @@
 """The `jpc` command: `jpc train`, `jpc eval`, `jpc compare`, `jpc reproduce`, `jpc data`,
-`jpc info`.
+`jpc doctor`.
 """
 
 import os
 import sys
+
+from .._extras import TRAIN
 
 INTERRUPTED = 130
 
@@ -13,7 +15,7 @@ def main() -> None:
     try:
         from .app import app  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        sys.exit(f"jpc: the command needs {error.name}: pip install 'jpc[train]'.")
+        sys.exit(f"jpc: the command needs {error.name}: {TRAIN}.")
     try:
         app(prog_name="jpc")
     except SystemExit as end:

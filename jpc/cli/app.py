@@ -15,6 +15,7 @@ import typer
 import jpc.data
 
 from .. import __version__
+from .._extras import TRAIN
 from .._files import write_whole
 from . import INTERRUPTED
 from .compare import compare_runs
@@ -84,6 +85,9 @@ def _exits(debug: bool = False) -> Iterator[None]:
         raise typer.Exit(2) from None
     except (typer.Exit, KeyboardInterrupt):
         raise
+    except ModuleNotFoundError as error:
+        typer.echo(f"jpc: This needs {error.name}: {TRAIN}.", err=True)
+        raise typer.Exit(1) from None
     except Exception as error:
         from .._checks import words_of  # noqa: PLC0415
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
-from typer.exceptions import TyperException
 
 from .config import ENTRIES, ConfigError
 from .suggest import did_you_mean
 
 WRONG_USE = 2
+_UsageError: Any = typer.BadParameter.__base__  # Its own name has moved between versions.
 _EVERYTHING = "jpc.help-all"  # Whether all options are to be shown, in the context.
 _TABLES = {entry.name: entry.table.capitalize() for entry in ENTRIES}
 _OUTPUT = "Output"
@@ -57,7 +57,7 @@ class Group(TyperGroup):
             return super().main(*args, standalone_mode=False, **options)
         try:
             code = super().main(*args, standalone_mode=False, **options)
-        except TyperException as error:
+        except _UsageError as error:
             typer.echo(describe(error), err=True)
             raise SystemExit(error.exit_code) from None
         except ConfigError as error:

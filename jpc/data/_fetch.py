@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from .._extras import TRAIN
 from ._formats import holds
 from ._source import Source, source_of
 
@@ -102,8 +103,7 @@ def _import_pooch() -> Any:
         import pooch  # noqa: PLC0415
     except ImportError as error:
         raise ImportError(
-            "To download data, pip install 'jpc[train]'; or set JPC_DATA_DIR to a folder that "
-            "has them."
+            f"To download data, {TRAIN}; or set JPC_DATA_DIR to a folder that has them."
         ) from error
     return pooch
 
