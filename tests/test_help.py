@@ -22,6 +22,14 @@ with install_import_hook("jpc.cli", "beartype.beartype"):
     from jpc.cli.suggest import did_you_mean
 
 
+def find(name):
+    """A command by its name, such as `jpc data list`."""
+    command = get_command(app)
+    for part in name.split()[1:]:
+        command = command.commands[part]
+    return command
+
+
 def invoke(line):
     return CliRunner(env=dict(COLUMNS="80")).invoke(app, shlex.split(line))
 
@@ -39,6 +47,9 @@ class TestHelp:
         assert lines[0].startswith(f"Example: {name}")
         assert len(lines) <= 40
         assert max(map(len, lines)) <= 80
+        flags = [flag for param in find(name).params for flag in param.opts if flag[:2] == "--"]
+        shown = [flag for flag in flags if re.search(rf" {flag}\b", "\n".join(lines))]
+        assert shown == flags or "--help-all" in shown
 
     def test_train_has_groups_in_order(self):
         groups = ["Data", "Network", "Inference", "Optimiser", "Training", "Output"]

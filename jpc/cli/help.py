@@ -36,8 +36,8 @@ class Command(TyperCommand):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         _begin(self, ctx, formatter)
         rows = _rows(self, ctx)
-        if not any(name in _TABLES for name in rows):
-            self.format_options(ctx, formatter)
+        if "help_all" not in rows:
+            _write_all(self, formatter, rows)
             return
         shown = set(rows) if ctx.meta.get(_EVERYTHING) else _COMMON
         _write_tables(formatter, {name: row for name, row in rows.items() if name in shown})
@@ -113,6 +113,16 @@ def _rows(command: Any, ctx: Any) -> dict[str, tuple[str, str]]:
     options = [p for p in command.get_params(ctx) if p.param_type_name == "option"]
     records = {param.name: param.get_help_record(ctx) for param in options}
     return {name: row for name, row in records.items() if row is not None}
+
+
+def _write_all(command: Any, formatter: Any, rows: dict[str, tuple[str, str]]) -> None:
+    arguments = [p for p in command.params if p.param_type_name == "argument"]
+    if arguments:
+        named = [(p.metavar or p.name.upper(), p.help or "") for p in arguments]
+        with formatter.section("Arguments"):
+            formatter.write_dl(named)
+    with formatter.section("Options"):
+        formatter.write_dl(list(rows.values()))
 
 
 def _write_tables(formatter: Any, rows: dict[str, tuple[str, str]]) -> None:
