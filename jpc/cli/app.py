@@ -141,7 +141,9 @@ def train(
 
         task = prepare(config, progress=shown)
         if shown:
-            typer.echo(f"{folder.path}: {describe(config)}")
+            if config.data.is_own:
+                typer.echo(task.setting.dataset)
+            typer.echo(f"{folder.path}: {describe(task.setting.config)}")
         try:
             record = train_task(task, folder, resume=resume is not None, progress=shown)
         except KeyboardInterrupt:
@@ -159,7 +161,7 @@ def describe(config: Config) -> str:
     """`digits, discriminative, mlp of 3 x 128, equilibrium`."""
     network = config.network
     shape = f"{network.depth} x {network.width}" if network.kind == "mlp" else network.channels
-    named = (config.data.dataset, config.data.task, f"{network.kind} of {shape}")
+    named = (config.data.name, config.data.task, f"{network.kind} of {shape}")
     return ", ".join([*named, config.inference.method])
 
 
@@ -168,7 +170,7 @@ def _choose_run(
 ) -> tuple[Config, RunFolder]:
     if resume is None:
         config = read_config(file, given)
-        return config, choose_folder(out, config.data.dataset, overwrite=overwrite)
+        return config, choose_folder(out, config.data.name, overwrite=overwrite)
     if file is not None or out is not None or overwrite:
         raise ConfigError("--resume RUN goes without FILE, --out and --overwrite.")
     folder = RunFolder(resume)
@@ -184,7 +186,14 @@ def _choose_run(
 
 
 @app.command("eval")
-def evaluate(run: Run, as_json: Json = False, debug: Debug = False) -> None:
+def evaluate(
+    run: Run,
+    data: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Other data like it.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
     """Evaluate a run on the test set, from its newest checkpoint.
 
     jpc eval runs/digits-1
@@ -192,8 +201,36 @@ def evaluate(run: Run, as_json: Json = False, debug: Debug = False) -> None:
     with _exits(debug):
         from .evaluate import evaluate_run  # noqa: PLC0415
 
-        found = evaluate_run(RunFolder(run))
+        found = evaluate_run(RunFolder(run), data)
     _tell(found, as_json)
+
+
+@app.command()
+def predict(
+    run: Run,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Examples, with targets or not.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="CSV", help="Where to write.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Predict the classes or numbers of new examples, as csv.
+
+    jpc predict runs/my-1 new.csv --out predictions.csv
+    """
+    from .predict import check_output, predict_run, write_csv  # noqa: PLC0415
+
+    with _exits(debug):
+        check_output(out)
+        rows = predict_run(RunFolder(run), file)
+        if out is not None:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(out, write_csv(rows))
+    if as_json:
+        typer.echo(json.dumps(rows))
+    else:
+        typer.echo(write_csv(rows).rstrip() if out is None else f"{len(rows)} predictions: {out}")
 
 
 @app.command()
@@ -342,6 +379,34 @@ def list_data(as_json: Json = False) -> None:
     jpc data list
     """
     _tell({name: _place(name) for name in jpc.data.NAMES}, as_json)
+
+
+@data_app.command("describe")
+def describe_data(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help=f"{', '.join(jpc.data.NAMES)}, or a path.")
+    ],
+    target: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of a path.", show_default=False)
+    ] = None,
+    picture: Annotated[
+        Path | None, typer.Option(metavar="PNG", help="Where to draw it.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Say what is in a data set: counts, shapes, ranges, classes.
+
+    jpc data describe my.csv --picture my.png
+    """
+    with _exits(debug):
+        from .describe import describe_dataset, draw_data, load_any  # noqa: PLC0415
+
+        dataset = load_any(name, target)
+        if picture is not None:
+            picture.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(picture, draw_data(dataset))
+        _tell(describe_dataset(dataset, whole=as_json), as_json)
 
 
 @data_app.command()

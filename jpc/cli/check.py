@@ -3,11 +3,13 @@
 import dataclasses
 import math
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .config import ENTRIES, METHOD_OPTIONS, NETWORK_OPTIONS, Config, ConfigError, Entry
 from .suggest import did_you_mean
+
+_FORWARD = ("discriminative", "regression", "")  # From inputs to targets; "" is either.
 
 
 def make_config(tables: Mapping[str, Any]) -> Config:
@@ -27,7 +29,7 @@ def make_config(tables: Mapping[str, Any]) -> Config:
         table.name: typing.cast(Any, table.type)(**_floats(table.name, tables))
         for table in dataclasses.fields(Config)
     }
-    return _resolve(Config(**made))
+    return resolve(Config(**made))
 
 
 def check_tables(tables: Mapping[str, Any]) -> None:
@@ -78,9 +80,9 @@ def check_value(entry: Entry, value: Any) -> None:
     words = {bool: "true or false", str: "a name", int: "a whole number", float: "a number"}
     if not okay[entry.kind]:
         raise ConfigError(f"{entry.flag} must be {words[entry.kind]}, got {value!r}.")
-    if rules["choices"] and value not in rules["choices"]:
+    if rules["choices"] and not (value in rules["choices"] or _is_path(rules["also"], value)):
         said = did_you_mean(str(value), rules["choices"])
-        listed = _listed(rules["choices"])
+        listed = _listed(rules["choices"]) + (", or a path" if rules["also"] else "")
         raise ConfigError(f"{entry.flag} is one of {listed}, not {value!r}.{said}")
     if number and not (math.isfinite(value) and rules["above"] < value >= rules["least"]):
         bound = f"above {rules['above']:g}"
@@ -88,8 +90,15 @@ def check_value(entry: Entry, value: Any) -> None:
         raise ConfigError(f"{entry.flag} must be {words[entry.kind]} {bound}, got {value:g}.")
 
 
-def _resolve(config: Config) -> Config:
-    """Fills in the defaults that depend on other options, and refuses what does not fit."""
+def _is_path(also: Callable[[str], bool] | None, value: Any) -> bool:
+    return also is not None and also(value)
+
+
+def resolve(config: Config) -> Config:
+    """Fills in the defaults that depend on other options, and refuses what does not fit. What
+    somebody's own data decides stays open until that is known: see `own.settle`.
+    """
+    config = config if config.data.is_own else _decide(config)
     network = _fill("network", config.network, config.network.kind, _network_options(config))
     inference = _fill("inference", config.inference, config.inference.method, _methods(config))
     energy = dataclasses.replace(config.energy, **_energy(config))
@@ -100,14 +109,35 @@ def _resolve(config: Config) -> Config:
     return config
 
 
+def _decide(config: Config) -> Config:
+    """What somebody's own data would decide."""
+    return decide(config, "discriminative", epochs=20, batch_size=64, learning_rate=5e-3)
+
+
+def decide(
+    config: Config, task: str, *, epochs: int, batch_size: int, learning_rate: float
+) -> Config:
+    """Fills these in where they are open."""
+    data, training, optimiser = config.data, config.training, config.optimiser
+    sizes = dict(epochs=training.epochs or epochs, batch_size=training.batch_size or batch_size)
+    rate = optimiser.learning_rate or learning_rate
+    return dataclasses.replace(
+        config,
+        data=dataclasses.replace(data, task=data.task or task),
+        training=dataclasses.replace(training, **sizes),
+        optimiser=dataclasses.replace(optimiser, learning_rate=rate),
+    )
+
+
 def _energy(config: Config) -> dict[str, Any]:
     """At equilibrium a small precision of the output keeps learning close to the loss, and the
     chords converge.
     """
-    labels, exact = config.data.task == "discriminative", config.inference.method == "equilibrium"
+    task, exact = config.data.task, config.inference.method == "equilibrium"
     loss, precision = config.energy.loss, config.energy.output_precision
-    default = 0.1 if labels and exact else 1.0
-    loss = ("ce" if labels else "mse") if loss is None else loss
+    default = 0.1 if task in _FORWARD and exact else 1.0
+    losses = {"": None, "discriminative": "ce"}
+    loss = losses.get(task, "mse") if loss is None else loss
     return dict(loss=loss, output_precision=default if precision is None else precision)
 
 
@@ -120,7 +150,7 @@ def _methods(config: Config) -> dict[str, dict[str, Any]]:
     """With the labels of few classes at the output the chords of equilibrium do by themselves.
     Where the input is to be inferred there are none.
     """
-    damped = 0 if config.data.task == "discriminative" else 100
+    damped = 0 if config.data.task in _FORWARD else 100
     return METHOD_OPTIONS | {"equilibrium": METHOD_OPTIONS["equilibrium"] | dict(steps=damped)}
 
 
@@ -144,15 +174,25 @@ def _fill(table: str, given: Any, chosen: str, options: Mapping[str, dict[str, A
 
 def _misfits(config: Config) -> list[tuple[bool, str]]:
     task, kind, method = config.data.task, config.network.kind, config.inference.method
-    inference, training = config.inference, config.training
+    inference, training, own = config.inference, config.training, config.data.is_own
+    given = {"--target": config.data.target, "--image-size": config.data.image_size}
     return [
         (
-            task != "discriminative" and kind != "mlp",
+            task not in _FORWARD and kind != "mlp",
             f"--network {kind} is for --task discriminative; {task} takes an mlp.",
         ),
         (
-            task != "discriminative" and config.energy.loss == "ce",
-            f"--loss ce is for labels, but the output of a {task} network are images: mse.",
+            task not in ("discriminative", "") and config.energy.loss == "ce",
+            f"--loss ce is for labels, but the output of a {task} network are "
+            f"{'numbers' if task == 'regression' else 'images'}: mse.",
+        ),
+        (
+            task == "regression" and not own,
+            f"--task regression is for data of your own; {config.data.dataset} has classes.",
+        ),
+        *(
+            (value is not None and not own, f"{flag} is for data of your own: --dataset PATH.")
+            for flag, value in given.items()
         ),
         (
             task == "hybrid" and (bool(config.network.skips) or config.network.param_type != "sp"),
@@ -168,13 +208,13 @@ def _misfits(config: Config) -> list[tuple[bool, str]]:
             "--chords 0 with --steps 0 leaves nothing to do: give at least one of either.",
         ),
         (
-            method == "equilibrium" and inference.steps == 0 and task != "discriminative",
+            method == "equilibrium" and inference.steps == 0 and task not in _FORWARD,
             f"--steps 0 leaves equilibrium without the steps that a {task} network needs to "
             "infer its input: give at least one.",
         ),
         (method == "descent" and inference.steps == 0, "--steps of descent: at least one."),
         (
-            config.optimiser.warmup >= training.epochs,
+            config.optimiser.warmup >= training.epochs > 0,
             f"--warmup {config.optimiser.warmup} leaves nothing of --epochs {training.epochs}.",
         ),
         (training.seed >= 2**32, f"--seed must be below 2^32, got {training.seed}."),

@@ -22,8 +22,8 @@ class Comparison(NamedTuple):
     def plot(self) -> bytes:
         from .plot import plot_runs  # noqa: PLC0415
 
-        accurate = all("test_acc" in records[-1] for records in self.records.values())
-        return plot_runs(self.records, "test_acc" if accurate else "test_loss")
+        shared = lambda name: all(name in records[-1] for records in self.records.values())
+        return plot_runs(self.records, next(filter(shared, ("test_acc", "test_r2")), "test_loss"))
 
 
 def _columns(cells: list[list[str]]) -> str:
@@ -60,6 +60,7 @@ def _result(records: Sequence[Record]) -> dict[str, Any]:
     last = records[-1]
     seconds = round(sum(record["seconds"] for record in records), 1)
     named = {name: last.get(name) for name in ("epoch", "test_acc", "test_loss")}
+    named |= {name: last[name] for name in ("test_r2",) if name in last}
     error = last["diagnosis"]["certificate"].get("gradient_error")
     return dict(**named, seconds=seconds, gradient_error=error)
 

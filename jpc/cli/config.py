@@ -6,7 +6,8 @@ import dataclasses
 import math
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jpc.data
@@ -25,13 +26,15 @@ def option(
     least: float | int = -math.inf,
     above: float | int = -math.inf,
     shown: str | None = None,
+    also: Callable[[str], bool] | None = None,
 ) -> Any:
     """A field of a table. `shown` is its default in words, where that depends on others: then
-    the field itself is `None` until it is resolved.
+    the field itself is `None`, or empty, until it is resolved. `also` says which paths will do
+    beside the choices.
     """
     shown = _shorten(default) if shown is None else shown
     rules = dict(text=text, choices=tuple(choices), flag=flag, least=least, above=above)
-    return dataclasses.field(default=default, metadata=rules | dict(shown=shown))
+    return dataclasses.field(default=default, metadata=rules | dict(shown=shown, also=also))
 
 
 def _shorten(value: Any) -> str:
@@ -39,7 +42,7 @@ def _shorten(value: Any) -> str:
     return yes_or_no[value] if isinstance(value, bool) else f"{value}"
 
 
-TASKS = ("discriminative", "generative", "unsupervised", "hybrid")
+TASKS = ("discriminative", "generative", "unsupervised", "hybrid", "regression")
 NETWORKS = ("mlp", "vgg5", "vgg7", "vgg9")
 OPTIMISERS = ("adam", "nadam", "rmsprop", "sgd", "momentum")
 ACTIVATIONS = ("linear", "tanh", "hard_tanh", "relu", "leaky_relu", "gelu", "selu", "silu")
@@ -61,8 +64,21 @@ METHOD_OPTIONS: dict[str, dict[str, Any]] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Data:
-    dataset: str = option("digits", "what to learn", choices=jpc.data.NAMES)
-    task: str = option("discriminative", "what from what", choices=TASKS)
+    dataset: str = option("digits", "", choices=jpc.data.NAMES, also=jpc.data.is_own)
+    task: str = option("", "what from what", choices=TASKS, shown="discriminative")
+    target: str | None = option(None, "column, key or file of own targets", shown="the last")
+    image_size: int | None = option(None, "side of own images", least=1, shown="theirs, or 32")
+
+    @property
+    def is_own(self) -> bool:
+        return self.dataset not in jpc.data.NAMES
+
+    @property
+    def name(self) -> str:
+        """Without the path."""
+        if not self.is_own:
+            return self.dataset
+        return Path(self.dataset).absolute().stem.rpartition(":")[2] or "data"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -109,15 +125,15 @@ class Inference:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Optimiser:
     kind: str = option("adam", "", choices=OPTIMISERS, flag="optimiser")
-    learning_rate: float = option(5e-3, "its peak", above=0.0)
+    learning_rate: float = option(0.0, "its peak", above=0.0, shown="0.005; own data: 0.001")
     schedule: str = option("cosine", "of the learning rate", choices=("constant", "cosine"))
     warmup: int = option(0, "epochs in which it rises to its peak", least=0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Training:
-    epochs: int = option(20, "times through the data", least=1)
-    batch_size: int = option(64, "examples in a step", least=1)
+    epochs: int = option(0, "times through the data", least=1, shown="20; own data: by size")
+    batch_size: int = option(0, "examples in a step", least=1, shown="64; own data: by size")
     seed: int = option(0, "same seed, same bits", least=0)
     precision: str = option("float32", "of all numbers", choices=("float32", "float64"))
     devices: int = option(1, "to share each batch out to", least=1)

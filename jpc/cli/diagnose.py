@@ -24,7 +24,10 @@ class Diagnosis:
     def __init__(self, task: AbstractTask):
         self._task = task
         images, labels = (array[:EXAMPLES] for array in task.setting.dataset.train)
-        labels = jax.nn.one_hot(labels, task.setting.classes)
+        numbers = task.setting.classes == 0
+        labels = (
+            jnp.asarray(labels, float) if numbers else jax.nn.one_hot(labels, task.setting.classes)
+        )
         self._batch = task.pair(jnp.asarray(images, float), labels)
 
     def __call__(self, **state: Any) -> dict[str, Any]:

@@ -5,17 +5,25 @@ import jax.random as jr
 from .._fit import score_state
 from .config import ConfigError
 from .folder import Record, RunFolder
+from .own import check_unchanged
+from .predict import prepare_new
 from .setting import State
 from .tasks import AbstractTask
 from .train import make_pair, prepare, restore
 
 
-def evaluate_run(folder: RunFolder) -> dict[str, Any]:
-    """The metrics of the test set, from the newest checkpoint of a run."""
+def evaluate_run(folder: RunFolder, data: str | None = None) -> dict[str, Any]:
+    """The metrics of the test set, or of other data, from the newest checkpoint of a run."""
     config = folder.read_config()
     if not folder.read_metrics():
         raise ConfigError(f"{folder.path} has nothing to evaluate: no epoch of it is done.")
-    task = prepare(config, progress=False)
+    if data is None:
+        task = prepare(config, progress=False)
+        check_unchanged(folder, config, task.setting.dataset)
+    else:
+        task, new = prepare_new(folder, data)
+        if not new.labelled and config.data.task != "unsupervised":
+            raise ConfigError(f"{data} has no targets to compare with: jpc predict {folder.path}.")
     return dict(run=str(folder.path), **evaluate(task, restore(task, folder)))
 
 

@@ -18,6 +18,7 @@ _FILES = (
     "accuracy.png",
     "energies.png",
     "samples.png",
+    "data.json",
 )
 
 
@@ -29,7 +30,7 @@ class RunFolder:
     def __init__(self, path: Path):
         self.path = path
         self.config, self.metrics, self.report, *_ = (path / name for name in _FILES)
-        self.checkpoints = path / "checkpoints"
+        self.data, self.checkpoints = path / "data.json", path / "checkpoints"
 
     def begin(self, config: Config) -> None:
         """Makes room for a new run."""

@@ -68,6 +68,8 @@ def _parse(entry: Entry, text: Any) -> Any:
 def _help(entry: Entry) -> str:
     """Its choices, the default first; or what it is, and its default."""
     choices, shown = entry.rules["choices"], entry.rules["shown"]
+    if entry.rules["also"]:
+        return f"{', '.join(choices)}, or a path"
     if choices and choices[0] == shown:
         return ", ".join(choices)
     return f"{', '.join(choices) or entry.rules['text']} [{shown}]"

@@ -14,10 +14,10 @@ from .folder import Record
 from .setting import Picture
 from .svg import Number, hue
 
-_LABELS = {"test_acc": "test accuracy (%)", "test_loss": "test loss"}
+_LABELS = {"test_acc": "test accuracy (%)", "test_loss": "test loss", "test_r2": "test R²"}
 
 
-def _png(figure: Figure) -> bytes:
+def as_png(figure: Figure) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=150)
     return buffer.getvalue()
@@ -47,7 +47,7 @@ def plot_runs(runs: Mapping[str, Sequence[Record]], headline: str) -> bytes:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if any(runs):
         axes.legend(frameon=False)
-    return _png(figure)
+    return as_png(figure)
 
 
 def plot_energies(records: Sequence[Record], x_label: str) -> bytes:
@@ -64,7 +64,7 @@ def plot_energies(records: Sequence[Record], x_label: str) -> bytes:
     over.xaxis.set_major_locator(MaxNLocator(integer=True))
     over.set(title="At the end of inference", xlabel="epoch", ylabel="energy")
     first.legend(frameon=False)
-    return _png(figure)
+    return as_png(figure)
 
 
 def _plot_layers(axes: Axes, xs: Sequence[Number], rows: Sequence[Sequence[Number]]) -> None:
@@ -90,4 +90,4 @@ def plot_pictures(pictures: Sequence[Picture]) -> bytes:
     for axes, (image, caption, _) in zip(grid.flat, pictures, strict=False):
         axes.imshow(np.moveaxis(image, 0, -1), cmap="gray", vmin=0, vmax=1)
         axes.set_title(caption, fontsize=9)
-    return _png(figure)
+    return as_png(figure)

@@ -74,7 +74,7 @@ def write_report(
         _section("Configuration", _tables(as_tables(config))),
         _section("Machine", _table(machine())),
     ]
-    title = f"{config.data.dataset}, {config.data.task}"
+    title = html.escape(f"{config.data.name}, {config.data.task}")
     refresh = _REFRESH if status == "running" else ""
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8" />'
@@ -85,7 +85,9 @@ def write_report(
 
 
 def describe_metric(name: str, value: float) -> str:
-    """`test accuracy 97.5 %`, `test loss 3.1`."""
+    """`test accuracy 97.5 %`, `test R² 0.93`, `test loss 3.1`."""
+    if name == "test_r2":
+        return f"test R² {value:.3f}"
     return f"test accuracy {value:.1f} %" if name == "test_acc" else f"test loss {value:.4g}"
 
 
@@ -96,7 +98,7 @@ def _header(config: Config, records: Sequence[Record], status: Status, headline:
     network = config.network
     shape = f"{network.depth} x {network.width}" if network.kind == "mlp" else network.channels
     made_of = f"{network.kind} {shape}, {config.inference.method}, seed {config.training.seed}"
-    title = f"{config.data.dataset}, {config.data.task}: {said}"
+    title = f"{config.data.name}, {config.data.task}: {said}"
     ran = f"{status}, epoch {done} of {of}, {seconds:.0f} s of training; {made_of}"
     return f"<header><h1>{html.escape(title)}</h1><p>{html.escape(ran)}</p></header>"
 
@@ -114,6 +116,7 @@ def _curves(records: Sequence[Record]) -> str:
     losses = {"loss": "training", "test_loss": "test"}
     return _cards(
         chart("Accuracy", _over_epochs(records, accuracies), "epoch", "%"),
+        chart("Explained variance", _over_epochs(records, {"test_r2": "test"}), "epoch", "R²"),
         chart("Loss", _over_epochs(records, losses), "epoch", "loss", log=True),
     )
 

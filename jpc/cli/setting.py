@@ -96,6 +96,8 @@ class Setting:
 
     def samples(self, params: Params) -> list[Picture]:
         """What a generative network makes of each label."""
+        if not self.dataset.schema.is_image:
+            return []
         images = self.dataset.restore(self.states(params, jnp.eye(self.classes))[-1])
         return list(map(Picture, images, self.dataset.classes))
 

@@ -11,7 +11,7 @@ import jpc
 from jpc.data import Dataset
 
 from .build import Params
-from .config import Config
+from .config import Config, ConfigError
 from .setting import Picture, Problem, Setting, State, make_setting, params_of
 
 
@@ -52,6 +52,10 @@ class AbstractTask(abc.ABC):
     def pictures(self, state: State) -> list[Picture]:
         """Something to look at."""
 
+    @abc.abstractmethod
+    def predict(self, state: State, inputs: Any) -> Any:
+        """What is said of inputs: the activity of each class, or numbers."""
+
 
 class Discriminative(AbstractTask):
     """From images to labels."""
@@ -73,10 +77,15 @@ class Discriminative(AbstractTask):
     def problem(self, state, input, output):
         return Problem(params_of(state), None, output, input)
 
+    def predict(self, state, inputs):
+        return self.setting.states(params_of(state), inputs)[-1]
+
     def pictures(self, state):
         dataset = self.setting.dataset
+        if not dataset.schema.is_image:
+            return []
         images, labels = (array[:20] for array in dataset.test)
-        logits = self.setting.states(params_of(state), jnp.asarray(images, float))[-1]
+        logits = self.predict(state, jnp.asarray(images, float))
         guesses = np.argmax(logits, axis=1)
         chances = 100 * np.max(jax.nn.softmax(logits), axis=1)
         sure = self.setting.config.energy.loss == "ce"  # Else they are no probabilities.
@@ -86,6 +95,48 @@ class Discriminative(AbstractTask):
             for guess, chance, label, right in zip(guesses, chances, labels, is_right, strict=True)
         ]
         return list(map(Picture, dataset.restore(images), captions, map(bool, is_right)))
+
+
+class Regression(AbstractTask):
+    """From inputs to numbers."""
+
+    headline: str = "test_r2"
+
+    def state(self):
+        sizes = (self.setting.dataset.shape, len(self.setting.dataset.schema.targets))
+        return self.setting.state(self.setting.network(sizes))
+
+    def pair(self, images, labels):
+        return images, labels
+
+    def step(self, *, input, output, key, **state):
+        return self.setting.step(input=input, output=output, key=key, **state)
+
+    def evaluate(self, *, input, output, key, **state):
+        """The loss, and the share of the variance that is explained, R^2: its mean over examples
+        is that of the whole test set.
+        """
+        del key
+        made = self.predict(state, input)
+        variance = np.var(self.setting.dataset.test[1], axis=0, dtype=np.float64)
+        share = (output - made) ** 2 / jnp.asarray(np.where(variance > 0, variance, 1.0))[None]
+        return dict(r2=1 - jnp.mean(share), loss=jpc.mse_loss(made, output))
+
+    def problem(self, state, input, output):
+        return Problem(params_of(state), None, output, input)
+
+    def predict(self, state, inputs):
+        return self.setting.states(params_of(state), inputs)[-1]
+
+    def pictures(self, state):
+        dataset = self.setting.dataset
+        if not dataset.schema.is_image:
+            return []
+        images, targets = (array[:20] for array in dataset.test)
+        made = self.predict(state, jnp.asarray(images, float))
+        rows = zip(*map(dataset.schema.decode, (made, targets)), strict=True)
+        captions = [f"{a[0]:.4g}, is {b[0]:.4g}" for a, b in rows]
+        return list(map(Picture, dataset.restore(images), captions))
 
 
 class Generative(AbstractTask):
@@ -103,14 +154,17 @@ class Generative(AbstractTask):
 
     def evaluate(self, *, input, output, key, **state):
         del key
-        params = params_of(state)
-        start = self.setting.from_rest(params, self.setting.classes, len(output))
-        inferred = self.setting.explain(params, start, output)
+        params, inferred = params_of(state), self.predict(state, output)
         loss = jpc.mse_loss(self.setting.states(params, input)[-1], output)
         return dict(acc=jpc.compute_accuracy(input, inferred), loss=loss)
 
     def problem(self, state, input, output):
         return Problem(params_of(state), None, output, input)
+
+    def predict(self, state, inputs):
+        params = params_of(state)
+        start = self.setting.from_rest(params, self.setting.classes, len(inputs))
+        return self.setting.explain(params, start, inputs)
 
     def pictures(self, state):
         return self.setting.samples(params_of(state))
@@ -141,8 +195,13 @@ class Unsupervised(AbstractTask):
         params = params_of(state)
         return Problem(params, self._start(params, output), output, input)
 
+    def predict(self, state, inputs):
+        raise ConfigError("An unsupervised run has no targets, and predicts none.")
+
     def pictures(self, state):
         dataset = self.setting.dataset
+        if not dataset.schema.is_image:
+            return []
         images = jnp.asarray(dataset.test[0][:10], float)
         made = self._reconstruct(params_of(state), images)
         pairs = zip(dataset.restore(images), dataset.restore(made), strict=True)
@@ -195,6 +254,10 @@ class Hybrid(AbstractTask):
         start = self._guess(state, output)[1:]
         return Problem(Params(state["generator"], None), start, output, input)
 
+    def predict(self, state, inputs):
+        params = Params(state["generator"], None)
+        return self.setting.explain(params, self._guess(state, inputs), inputs)
+
     def pictures(self, state):
         return self.setting.samples(Params(state["generator"], None))
 
@@ -204,7 +267,11 @@ class Hybrid(AbstractTask):
 
 
 _TASKS = dict(
-    discriminative=Discriminative, generative=Generative, unsupervised=Unsupervised, hybrid=Hybrid
+    discriminative=Discriminative,
+    generative=Generative,
+    unsupervised=Unsupervised,
+    hybrid=Hybrid,
+    regression=Regression,
 )
 
 

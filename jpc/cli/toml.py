@@ -1,6 +1,7 @@
 """The configuration as a file."""
 
 import dataclasses
+import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -39,7 +40,7 @@ def as_tables(config: Config) -> dict[str, dict[str, Any]]:
 
 
 def write_tables(tables: Mapping[str, Mapping[str, Any]]) -> str:
-    """Tables as TOML. Strings are names and need no escapes."""
+    """Tables as TOML."""
     blocks = []
     for table, options in tables.items():
         lines = [f"{key} = {_value(value)}" for key, value in options.items()]
@@ -50,4 +51,4 @@ def write_tables(tables: Mapping[str, Mapping[str, Any]]) -> str:
 def _value(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    return f'"{value}"' if isinstance(value, str) else repr(value)
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)

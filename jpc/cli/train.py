@@ -11,6 +11,7 @@ from .build import load_data, make_keys, make_mesh
 from .config import Config
 from .diagnose import Diagnosis
 from .folder import Record, RunFolder
+from .own import check_unchanged, keep_data, load_own, settle
 from .report import Status, write_report
 from .setting import Picture, State
 from .tasks import AbstractTask, make_task
@@ -61,6 +62,9 @@ def prepare(config: Config, *, progress: bool) -> AbstractTask:
     """Everything that a run needs before it can start."""
     jax.config.update("jax_enable_x64", config.training.precision == "float64")
     make_mesh(config.training.devices)
+    if config.data.is_own:
+        dataset = load_own(config.data, flatten=config.network.kind == "mlp")
+        return make_task(settle(config, dataset), dataset)
     return make_task(config, load_data(config, progress=progress))
 
 
@@ -79,7 +83,10 @@ def train(task: AbstractTask, folder: RunFolder, *, resume: bool, progress: bool
     The last epoch's entry of the metrics.
     """
     config, watcher, state = task.setting.config, Watcher(task, folder), task.state()
+    if resume:
+        check_unchanged(folder, config, task.setting.dataset)
     (folder.write_config if resume else folder.begin)(config)
+    keep_data(folder, config, task.setting.dataset)
     try:
         fitted = fit(
             task,
@@ -113,6 +120,7 @@ def fit(
         batch_size=config.training.batch_size,
         key=make_keys(config.training.seed)[2],
         metrics=task.metrics,
+        classes=task.setting.classes or None,
         test=make_pair(task, dataset.test),
         evaluate=task.evaluate,
         checkpoints=jpc.Checkpoints(folder.checkpoints, resume=resume, keep=2, config=saved),
@@ -123,8 +131,10 @@ def fit(
 
 def make_pair(task: AbstractTask, examples: tuple) -> tuple[Any, Any]:
     """Input and output, in the precision of the run."""
+    precision = jax.numpy.result_type(float)
     images, labels = examples
-    return task.pair(images.astype(jax.numpy.result_type(float)), labels)
+    labels = labels.astype(precision) if labels.dtype.kind == "f" else labels
+    return task.pair(images.astype(precision), labels)
 
 
 def restore(task: AbstractTask, folder: RunFolder) -> State:

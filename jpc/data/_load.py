@@ -1,49 +1,94 @@
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
-from jaxtyping import ArrayLike, Float32, Int32
+from jaxtyping import ArrayLike, Float, Float32, Int32
 
 from ._fetch import Root, fetch, find
 from ._formats import Raw, read
-from ._source import Source, source_of
+from ._own import Name, is_own
+from ._recognise import load_own
+from ._schema import Schema
+from ._source import SOURCES, Source, source_of
 from ._split import stratified
 
-Examples: TypeAlias = tuple[Float32[np.ndarray, "_ ..."], Int32[np.ndarray, " _"]]
+Labels: TypeAlias = Int32[np.ndarray, " _"] | Float32[np.ndarray, "_ targets"]
+Examples: TypeAlias = tuple[Float32[np.ndarray, "_ ..."], Labels]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Dataset:
-    """Images and their classes, as NumPy arrays.
+    """Inputs and what is to be learned of them, as NumPy arrays.
 
-    - `name`: one of [`jpc.data.NAMES`][].
-    - `train`, `test`, and `validation` if any was asked for: the images, in float32, and the
-      number of each one's class, in int32.
-    - `classes`: the name of each class.
-    - `shape`: of an image: channels, height, width.
-    - `mean`, `std`: what was subtracted from each channel, and what it was divided by then.
+    - `name`: one of [`jpc.data.NAMES`][], or a path.
+    - `train`, `test`, and `validation` if there is any: the inputs, in float32, and the number of
+      each one's class, in int32; or numbers to predict, normalised, in float32.
+    - `schema`: what an example is, and how it was normalised: a [`jpc.data.Schema`][].
+    - `note`: what was done to somebody's files.
     """
 
     name: str
     train: Examples
     validation: Examples | None
     test: Examples
-    classes: tuple[str, ...]
-    shape: tuple[int, ...]
-    mean: Float32[np.ndarray, " channels"]
-    std: Float32[np.ndarray, " channels"]
+    schema: Schema
+    note: str = ""
 
-    def restore(self, images: ArrayLike) -> Float32[np.ndarray, "images channels height width"]:
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The name of each class, none if numbers are to be predicted."""
+        return self.schema.classes
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of an input: channels, height, width of an image, or the number of features."""
+        return self.schema.shape
+
+    @property
+    def mean(self) -> Float[np.ndarray, " channels"]:
+        """What was subtracted from each channel or feature."""
+        return self.schema.mean
+
+    @property
+    def std(self) -> Float[np.ndarray, " channels"]:
+        """What each channel or feature was divided by then."""
+        return self.schema.std
+
+    def restore(self, images: ArrayLike) -> Float[np.ndarray, "images ..."]:
         """Images to look at, in [0, 1], of such as these: normalised or not, flat or not, one
         or many, from the data or from a network. Values beyond black and white are clipped.
+        Features of a table are in their own units again.
         """
-        images = np.reshape(np.asarray(images, np.float32), (-1, *self.shape))
-        return np.clip(images * _by_channel(self.std) + _by_channel(self.mean), 0, 1)
+        return self.schema.restore(images)
+
+    def __str__(self) -> str:
+        """What it is, in a line."""
+        parts = [("train", self.train), ("validate", self.validation), ("test", self.test)]
+        counts = ", ".join(f"{len(part[1])} to {name}" for name, part in parts if part)
+        shape = " x ".join(map(str, self.shape))
+        inputs = f"images of {shape}" if self.schema.is_image else _count(shape, "feature")
+        inputs += f" ({self.note})" if self.note else ""
+        learned = f"{len(self.classes)} classes: {_listed(self.classes)}"
+        if not self.classes:
+            learned = f"regression of {_listed(self.schema.targets)}"
+        return f"{self.name}: {counts}; {inputs}; {learned}"
+
+
+def _count(number: str, what: str) -> str:
+    return f"{number} {what}" if number == "1" else f"{number} {what}s"
+
+
+def _listed(names: tuple[str, ...], most: int = 10) -> str:
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
 def load(
-    name: str,
+    name: Name,
     *,
+    target: str | None = None,
+    regression: bool | None = None,
+    image_size: int | None = None,
     normalise: bool = True,
     flatten: bool = False,
     validation: int | float = 0,
@@ -51,15 +96,23 @@ def load(
     download: bool = True,
     progress: bool = True,
 ) -> Dataset:
-    """Loads a data set: from `root`, from `JPC_DATA_DIR`, from the user's cache, or from the
-    network into that cache. Every file is compared with its published checksum.
+    """Loads a data set: a published one from `root`, from `JPC_DATA_DIR`, from the user's cache,
+    or from the network into that cache, each file compared with its published checksum; or one
+    of your own.
 
     **Arguments:**
 
-    - `name`: one of [`jpc.data.NAMES`][].
-    - `normalise`: whether to shift and scale each channel so that all published training
-      images, those for validation included, have mean 0 and standard deviation 1. Otherwise
-      pixels are in [0, 1].
+    - `name`: one of [`jpc.data.NAMES`][], the path of a .csv, .tsv, .npz or .npy file or of a
+      folder of images, or `module:function`.
+    - `target`: the column of a table, the key of an .npz file or the .npy file that has the
+      targets. By default the last column, `y` or `labels`, the file `y.npy` beside `x.npy`.
+    - `regression`: whether the targets of your own data are numbers to predict, rather than
+      classes. By default words and few different whole numbers are classes.
+    - `image_size`: the side to which images of a folder are scaled. By default they stay as they
+      are, unless they differ in size or are large.
+    - `normalise`: whether to shift and scale each channel of images, each feature of a table and
+      each number to predict so that the training data has mean 0 and standard deviation 1, with
+      those for validation. Otherwise pixels are in [0, 1].
     - `flatten`: whether images are vectors, rather than of shape (channels, height, width).
     - `validation`: how many training examples to set apart, or which fraction of them if it is
       below 1. They are chosen at random, always the same ones, in proportion to the classes.
@@ -71,25 +124,71 @@ def load(
 
     A [`jpc.data.Dataset`][].
     """
-    source = source_of(name)
-    place = fetch(name, root=root, progress=progress) if download else find(name, root)
-    train, test = source.parse(read(place, source.contents), source.shape)
+    if name not in SOURCES and is_own(name):
+        schema, parts, note = load_own(
+            name, target=target, image_size=image_size, regression=regression, normalise=normalise
+        )
+        return _assemble(schema, parts, validation, flatten, note)
+    source_of(str(name))
+    own = dict(target=target, regression=regression, image_size=image_size)
+    if given := [key for key, value in own.items() if value is not None]:
+        raise ValueError(f"{given[0]}= is for data of your own; leave it out for {name}.")
+    return _load_published(str(name), normalise, flatten, validation, (root, download, progress))
+
+
+def _assemble(
+    schema: Schema, parts: dict[str, Examples], validation: int | float, flatten: bool, note: str
+) -> Dataset:
+    if validation and "validation" in parts:
+        raise ValueError(
+            f"validation={validation}, but {schema.name} has validation data already."
+        )
+    train, held_out = _set_apart(parts["train"], validation)
+    flat = lambda part: (part[0].reshape(len(part[0]), -1) if flatten else part[0], part[1])
+    parts = parts | dict(train=train) | ({} if held_out is None else dict(validation=held_out))
+    named: Any = {"validation": None} | {key: flat(part) for key, part in parts.items()}
+    return Dataset(name=schema.name, schema=schema, note=note, **named)
+
+
+def _load_published(
+    name: str,
+    normalise: bool,
+    flatten: bool,
+    validation: int | float,
+    place: tuple[Root, bool, bool],
+) -> Dataset:
+    source, (root, download, progress) = source_of(name), place
+    folder = fetch(name, root=root, progress=progress) if download else find(name, root)
+    train, test = source.parse(read(folder, source.contents), source.shape)
     train, held_out = _set_apart(train, validation)
-    mean, std = _statistics(source, normalise)
-    prepare = lambda raw: _prepare(raw, source.white, mean, std, flatten)
+    schema = published_schema(name, normalise)
+    prepare = lambda raw: _prepare(raw, source.white, schema.mean, schema.std, flatten)
     return Dataset(
         name=name,
         train=prepare(train),
         validation=None if held_out is None else prepare(held_out),
         test=prepare(test),
-        classes=source.classes,
-        shape=source.shape,
-        mean=mean,
-        std=std,
+        schema=schema,
     )
 
 
-def _set_apart(train: Raw, validation: int | float) -> tuple[Raw, Raw | None]:
+def published_schema(name: str, normalise: bool = True) -> Schema:
+    source = source_of(name)
+    mean, std = _statistics(source, normalise)
+    return Schema(
+        name=name,
+        shape=source.shape,
+        classes=source.classes,
+        high=float(source.white),
+        mean=mean,
+        std=std,
+        target_mean=np.zeros(0),
+        target_std=np.ones(0),
+    )
+
+
+def _set_apart(train: Any, validation: int | float) -> tuple[Any, Any]:
+    """Two parts of the training data, the second of them `None` if none is asked for."""
     images, labels = train
     count = round(validation * len(labels)) if validation < 1 else validation
     if not (0 <= count < len(labels) and count == int(count)):
@@ -99,7 +198,8 @@ def _set_apart(train: Raw, validation: int | float) -> tuple[Raw, Raw | None]:
         )
     if count == 0:
         return train, None
-    chosen = stratified(labels, int(count))
+    groups = labels if labels.ndim == 1 else np.zeros(len(labels), int)
+    chosen = stratified(groups, int(count))
     return (images[~chosen], labels[~chosen]), (images[chosen], labels[chosen])
 
 

@@ -154,5 +154,6 @@ NAMES: tuple[str, ...] = tuple(SOURCES)
 def source_of(name: str) -> Source:
     """The source of a data set, by its name."""
     if name not in SOURCES:
-        raise ValueError(f"There is no data set {name!r}. Write one of {', '.join(SOURCES)}.")
+        names = ", ".join(SOURCES)
+        raise ValueError(f"There is no data set {name!r}. Write one of {names}, or a path.")
     return SOURCES[name]

@@ -1,0 +1,128 @@
+"""What is in a data set, in words and as a picture."""
+
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from jpc.data import NAMES, DataError, Dataset, is_own, load
+
+from .config import ConfigError
+from .plot import as_png, plot_pictures
+from .setting import Picture
+
+_SHOWN = 12
+
+
+def load_any(name: str, target: str | None) -> Dataset:
+    if name not in NAMES and not is_own(name):
+        raise ConfigError(f"{name!r} is no data set: there are {', '.join(NAMES)}, or a path.")
+    if target is not None and name in NAMES:
+        raise ConfigError(f"--target is for data of your own; {name} has its labels.")
+    try:
+        return load(name, target=target)
+    except DataError as error:
+        raise ConfigError(str(error)) from None
+
+
+def describe_dataset(dataset: Dataset, *, whole: bool) -> dict[str, Any]:
+    """Counts, shapes, ranges and classes; all features, or some of them if they are many."""
+    schema = dataset.schema
+    parts = dict(train=dataset.train, validation=dataset.validation, test=dataset.test)
+    counts = {name: len(part[1]) for name, part in parts.items() if part}
+    found: dict[str, Any] = dict(dataset=dataset.name, **counts)
+    if dataset.note:
+        found["note"] = dataset.note
+    found["input"] = " x ".join(map(str, schema.shape)) + (
+        " (an image)" if schema.is_image else " features"
+    )
+    found |= _inputs(dataset, whole)
+    return found | (_classes(dataset, whole) if schema.classes else _numbers(dataset))
+
+
+def _inputs(dataset: Dataset, whole: bool) -> dict[str, Any]:
+    schema, values = dataset.schema, dataset.schema.restore(dataset.train[0])
+    if schema.is_image:
+        mean, std = (", ".join(f"{x:.3g}" for x in xs) for xs in (schema.mean, schema.std))
+        return {
+            "black, white": f"{schema.low:g}, {schema.high:g}",
+            "pixels, from black 0 to white 1": f"mean {mean}, deviation {std}",
+        }
+    names = schema.features or [f"feature {i}" for i in range(1, len(schema.mean) + 1)]
+    some = len(names) if whole else _SHOWN
+    found = {name: _range(column) for name, column in zip(names[:some], values.T, strict=False)}
+    return found | ({"...": f"{len(names) - some} more features"} if len(names) > some else {})
+
+
+def _range(values: np.ndarray) -> str:
+    low, high = values.min(), values.max()
+    return f"{low:.4g} to {high:.4g}, mean {values.mean():.4g}, deviation {values.std():.4g}"
+
+
+def _classes(dataset: Dataset, whole: bool) -> dict[str, Any]:
+    counts = [np.bincount(part[1], minlength=len(dataset.classes)) for part in
+              (dataset.train, dataset.test)]  # fmt: skip
+    every = {name: f"{a} to train, {b} to test"
+             for name, a, b in zip(dataset.classes, *counts, strict=True)}  # fmt: skip
+    some = len(every) if whole else 3 * _SHOWN
+    shown = {f"class {name}": every[name] for name in list(every)[:some]}
+    return shown | ({"....": f"{len(every) - some} more classes"} if len(every) > some else {})
+
+
+def _numbers(dataset: Dataset) -> dict[str, Any]:
+    values = dataset.schema.decode(dataset.train[1])
+    return {
+        f"target {name}": _range(column)
+        for name, column in zip(dataset.schema.targets, values.T, strict=True)
+    }
+
+
+def draw_data(dataset: Dataset) -> bytes:
+    """Images of each class, or histograms of features."""
+    return _draw_images(dataset) if dataset.schema.is_image else _draw_features(dataset)
+
+
+def _draw_images(dataset: Dataset) -> bytes:
+    images, labels = dataset.train
+    rows = [np.flatnonzero(labels == i)[:10] for i in range(min(len(dataset.classes), 20))]
+    rows = rows or [np.arange(min(len(images), 40))]
+    padded = [np.r_[row, np.full(10 - len(row) % 10 if len(row) % 10 else 0, -1)] for row in rows]
+    chosen = np.concatenate(padded).astype(int)
+    blank = np.ones(dataset.shape, np.float32)
+    shown = [blank if i < 0 else dataset.restore(images[i])[0] for i in chosen]
+    return plot_pictures(list(map(Picture, shown, (_caption(dataset, i) for i in chosen))))
+
+
+def _caption(dataset: Dataset, i: int) -> str:
+    if i < 0:
+        return ""
+    target = dataset.train[1][i]
+    return (
+        dataset.classes[target] if dataset.classes else f"{dataset.schema.decode(target)[0]:.4g}"
+    )
+
+
+def _draw_features(dataset: Dataset) -> bytes:
+    """The distribution of each feature, class by class, and of numbers to predict."""
+    schema, (inputs, labels) = dataset.schema, dataset.train
+    values = schema.restore(inputs)[:, :_SHOWN]
+    names = schema.features or [f"feature {i}" for i in range(1, values.shape[1] + 1)]
+    panels = [(name, column) for name, column in zip(names, values.T, strict=False)]
+    if not dataset.classes:
+        numbers = schema.decode(labels).T[:4]
+        panels += list(zip(schema.targets, numbers, strict=False))
+    columns = min(4, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = Figure(figsize=(3 * columns, 2.2 * rows + 0.4), layout="constrained")
+    grid: Any = figure.subplots(rows, columns, squeeze=False)
+    groups = [labels == i for i in range(min(len(dataset.classes), 10))] or [slice(None)]
+    for axes in grid.flat[len(panels) :]:
+        axes.set_axis_off()
+    for axes, (name, column) in zip(grid.flat, panels, strict=False):
+        axes.hist([column[group] for group in groups], bins=20, stacked=True)
+        axes.set_title(name, fontsize=9)
+        axes.tick_params(labelsize=7)
+        axes.spines[["top", "right"]].set_visible(False)
+    if dataset.classes:
+        figure.legend(dataset.classes[:10], loc="outside lower center", ncols=5, frameon=False)
+    return as_png(figure)

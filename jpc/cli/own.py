@@ -1,0 +1,145 @@
+"""Data of one's own: what it decides, and what a run keeps of it."""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jpc.data import DataError, Dataset, Schema, load, published_schema, read_like, read_schema
+
+from .._files import write_whole
+from .check import decide, resolve
+from .config import Config, ConfigError, Data
+from .folder import RunFolder
+
+_STEPS, _BATCHES = 800, 16
+_REGRESSION = dict(regression=True, discriminative=False, generative=False, hybrid=False)
+
+
+@contextlib.contextmanager
+def _refused() -> Iterator[None]:
+    """What is wrong with a file is a wrong use."""
+    try:
+        yield
+    except DataError as error:
+        raise ConfigError(str(error)) from None
+
+
+def load_own(data: Data, *, flatten: bool) -> Dataset:
+    """The data of a path, for a task if one was given."""
+    with _refused():
+        return load(
+            data.dataset,
+            target=data.target,
+            image_size=data.image_size,
+            regression=_REGRESSION.get(data.task),
+            flatten=flatten,
+        )
+
+
+def settle(config: Config, dataset: Dataset) -> Config:
+    """A configuration with what somebody's data decides: whether it is regression, and batches,
+    epochs and a rate with which a small data set is learned in enough steps, but not by heart.
+    """
+    if not config.data.is_own:
+        return config
+    _check(config, dataset)
+    examples = len(dataset.train[1])
+    few = 2 ** max(2, round(math.log2(examples / _BATCHES)))
+    size = config.training.batch_size or min(64, few, examples)
+    epochs = min(50, max(20, math.ceil(_STEPS / (examples // size))))
+    task = "discriminative" if dataset.classes else "regression"
+    config = decide(config, task, epochs=epochs, batch_size=size, learning_rate=1e-3)
+    data = dataclasses.replace(config.data, dataset=_absolute(config.data.dataset))
+    return resolve(dataclasses.replace(config, data=data))
+
+
+def _check(config: Config, dataset: Dataset) -> None:
+    """Refuses what does not go with this data."""
+    size, examples = config.training.batch_size, len(dataset.train[1])
+    kind = config.network.kind
+    if size > examples:
+        raise ConfigError(
+            f"--batch-size {size}, but {dataset.name} has {examples} examples to train with."
+        )
+    if kind != "mlp" and not dataset.schema.is_image:
+        raise ConfigError(f"--network {kind} is for images, but {dataset.name} has none: mlp.")
+
+
+def _absolute(dataset: str) -> str:
+    path = Path(dataset).expanduser()
+    return str(path.absolute()) if path.exists() else dataset
+
+
+def keep_data(folder: RunFolder, config: Config, dataset: Dataset) -> None:
+    """Writes down what somebody's data is, and how it is normalised."""
+    if config.data.is_own:
+        counts = [len(part[1]) for part in (dataset.train, dataset.test)]
+        kept = dict(counts=counts, sha256=_digest(dataset), schema=dataset.schema.as_dict())
+        write_whole(folder.data, json.dumps(kept, indent=1) + "\n")
+
+
+def check_unchanged(folder: RunFolder, config: Config, dataset: Dataset) -> None:
+    """Refuses to take other data for that of a run."""
+    if config.data.is_own and _read(folder)["sha256"] != _digest(dataset):
+        raise ConfigError(
+            f"{dataset.name} is not what it was when {folder.path} began. Train anew, or evaluate "
+            f"the new data: jpc eval {folder.path} --data FILE."
+        )
+
+
+def _digest(dataset: Dataset) -> str:
+    arrays = [*dataset.train, *dataset.test]
+    return hashlib.sha256(b"".join(map(np.ndarray.tobytes, arrays))).hexdigest()
+
+
+def _read(folder: RunFolder) -> dict[str, Any]:
+    if not folder.data.is_file():
+        raise ConfigError(f"{folder.path} has no data.json, which says what its data was.")
+    return json.loads(folder.data.read_text())
+
+
+class New(NamedTuple):
+    """New examples for a run: they are the test data of the data set. `names` are theirs;
+    `labelled` says whether they have targets.
+    """
+
+    dataset: Dataset
+    names: Sequence[str]
+    labelled: bool
+
+
+def read_new(folder: RunFolder, config: Config, file: str) -> New:
+    """Examples of a new file, normalised as those of the run were. The training data need not be
+    there any more: zeros stand in for it.
+    """
+    if config.data.is_own:
+        kept = _read(folder)
+        schema, count = read_schema(kept["schema"]), kept["counts"][0]
+    else:
+        schema = published_schema(config.data.dataset)
+        count = len(load(config.data.dataset, progress=False).train[1])
+    with _refused():
+        part = read_like(file, schema)
+        targets = _zeros(schema, len(part.names))
+        if part.targets is not None:
+            targets = schema.encode(part.targets, file)
+    flat = config.network.kind == "mlp"
+    inputs = part.inputs.reshape(len(part.inputs), -1) if flat else part.inputs
+    train = np.zeros((count, *inputs.shape[1:]), np.float32), _zeros(schema, count)
+    dataset = Dataset(
+        name=file, train=train, validation=None, test=(inputs, targets), schema=schema
+    )
+    return New(dataset, part.names, part.targets is not None)
+
+
+def _zeros(schema: Schema, count: int) -> np.ndarray:
+    if schema.classes:
+        return np.zeros(count, np.int32)
+    return np.zeros((count, len(schema.targets)), np.float32)

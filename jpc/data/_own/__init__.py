@@ -1,0 +1,72 @@
+"""The files that people have: tables, arrays, folders of images, and functions for all else.
+What is wrong is said with the line, the key or the file that it is in.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from .arrays import read_function, read_npy_files, read_npz
+from .found import DataError as DataError, Found as Found, Like as Like, Name as Name, Part as Part
+from .images import ENDINGS, read_images
+from .table import DELIMITERS, read_table
+
+_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+
+
+def is_own(name: Name) -> bool:
+    """Whether this is a path or a function, rather than the name of a data set."""
+    text = os.fspath(name)
+    return bool(_FUNCTION.fullmatch(text) or re.search(r"[./\\]", text)) or Path(text).exists()
+
+
+def read_own(
+    name: Name,
+    *,
+    target: str | None = None,
+    image_size: int | None = None,
+    like: Like | None = None,
+) -> Found:
+    """Reads a file, a folder, or what a function returns.
+
+    **Arguments:**
+
+    - `name`: a path, or `module:function`.
+    - `target`: the column, the key or the file of the targets.
+    - `image_size`: the side to which images of a folder are scaled.
+    - `like`: what the data was like that this is new data for.
+    """
+    text = os.fspath(name)
+    path = Path(text).expanduser()
+    ending = path.suffix.lower()
+    if _FUNCTION.fullmatch(text) and not path.exists():
+        return read_function(text, target)
+    if not path.exists():
+        raise DataError(f"{text}: there is no such file or folder.")
+    with _told(path):
+        if path.is_dir() or ending in ENDINGS:
+            return read_images(path, image_size, like)
+        if ending in DELIMITERS:
+            return read_table(path, target, like)
+        if ending == ".npz":
+            return read_npz(path, target)
+        if ending == ".npy":
+            return read_npy_files(path, target)
+    raise DataError(
+        f"{text}: {ending or 'a file without an ending'} is not read. Write a .csv, .tsv, .npz or "
+        ".npy file, a folder of images in class folders, or module:function."
+    )
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """What the system says of a file, with its name."""
+    try:
+        yield
+    except OSError as error:
+        where = error.filename or path
+        raise DataError(f"{where} cannot be read: {error.strerror or error}.") from None
+    except MemoryError:
+        raise DataError(f"{path} does not fit into memory.") from None

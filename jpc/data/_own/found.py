@@ -1,0 +1,78 @@
+import os
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+MOST_NUMBERS = 2**30
+PARTS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("test", "testing"), "test"),
+    **dict.fromkeys(("val", "valid", "validation"), "validation"),
+}
+
+Name: TypeAlias = str | os.PathLike[str]
+
+
+class DataError(ValueError):
+    """What is wrong with somebody's file, where, and what to do."""
+
+
+class Part(NamedTuple):
+    """Examples as they are in a file.
+
+    - `inputs`: numbers; the first axis is that of the examples.
+    - `targets`: numbers or words, if there are any.
+    - `names`: what each example is called among predictions.
+    """
+
+    inputs: np.ndarray
+    targets: np.ndarray | None
+    names: Sequence[str]
+
+
+class Found(NamedTuple):
+    """What is in a file.
+
+    - `parts`: `"train"`, and perhaps `"test"` and `"validation"`.
+    - `features`: names of the columns of a table; `column`: the place of its target.
+    - `target`: the name of the target; `classes`: names for the numbers of classes.
+    - `note`: something that was done to the data.
+    """
+
+    parts: dict[str, Part]
+    features: tuple[str, ...] = ()
+    column: int = -1
+    target: str = "target"
+    classes: tuple[str, ...] = ()
+    note: str = ""
+
+
+class Like(NamedTuple):
+    """What new data must have in common with the data before it: the shape of an input, and the
+    columns of a table. The targets may be missing.
+    """
+
+    shape: tuple[int, ...]
+    features: tuple[str, ...] = ()
+    column: int = -1
+    target: str = "target"
+
+
+def check_size(where: str, count: int) -> None:
+    if count > MOST_NUMBERS:
+        raise DataError(
+            f"{where} would be {count:.2g} numbers in memory, more than {MOST_NUMBERS:.2g}: give "
+            "fewer examples or smaller ones."
+        )
+
+
+def some(names: Iterable[str]) -> str:
+    """A list that is not too long."""
+    names = [repr(name) for name in names]
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+
+
+def count_names(inputs: np.ndarray) -> list[str]:
+    """Names of examples that have none."""
+    return [str(i) for i in range(1, len(inputs) + 1)]

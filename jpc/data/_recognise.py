@@ -1,0 +1,181 @@
+"""What somebody's file is: classes or numbers to predict, and which part is for what."""
+
+import math
+import os
+from typing import Any
+
+import numpy as np
+
+from ._own import DataError, Found, Name, Part, read_own
+from ._schema import (
+    Schema,
+    as_images,
+    as_names,
+    check_range,
+    check_shape,
+    fit_schema,
+    plain_schema,
+)
+from ._split import stratified
+
+_MOST_CLASSES = 20  # Of numbers. More different ones are numbers to predict.
+_FEWEST = 5
+
+
+def load_own(
+    name: Name,
+    *,
+    target: str | None,
+    image_size: int | None,
+    regression: bool | None,
+    normalise: bool,
+) -> tuple[Schema, dict[str, Any], str]:
+    """Reads a file, finds out what it is, and splits it.
+
+    **Returns:**
+
+    The schema, the inputs and targets of each part, and what was done on the way.
+    """
+    where = os.fspath(name)
+    found = read_own(name, target=target, image_size=image_size)
+    parts = {key: _complete(where, part) for key, part in found.parts.items()}
+    if "train" not in parts:
+        raise DataError(f"{where} has {' and '.join(parts)} data, but none to train with.")
+    classes, parts = _find_classes(where, found, parts, regression)
+    names = _target_names(found, parts["train"][1])
+    parts = parts if "test" in parts else parts | _split(where, parts["train"], bool(classes))
+    schema = plain_schema(
+        where,
+        parts["train"][0],
+        0 if classes else len(names),
+        classes=classes,
+        targets=names,
+        features=found.features,
+        column=found.column,
+    )
+    schema = fit_schema(schema, *parts["train"]) if normalise else schema
+    for key, (inputs, _) in parts.items():
+        check_shape(f"{where}, {key} data", schema, inputs.shape[1:])
+    ready = {key: _prepare(where, schema, *part) for key, part in parts.items()}
+    return schema, ready, found.note
+
+
+def read_like(name: Name, schema: Schema) -> Part:
+    """More data of the same kind: its test data if it has any, else all of it. The inputs are
+    normalised as those before were. So are the targets; they may be missing.
+    """
+    where = os.fspath(name)
+    found = read_own(name, like=schema.like)
+    part = found.parts.get("test", found.parts.get("train"))
+    if part is None:
+        raise DataError(f"{where} has {' and '.join(found.parts)} data only.")
+    inputs = as_images(where, part.inputs) if part.inputs.ndim > 2 else part.inputs
+    check_shape(where, schema, inputs.shape[1:])
+    inputs = inputs.reshape(len(inputs), *schema.shape)
+    scaled = schema.scale(inputs)
+    check_range(where, schema, scaled)
+    targets = part.targets
+    if targets is not None and _is_one_hot(targets) and schema.classes:
+        targets = np.array(schema.classes)[np.argmax(targets, axis=1)]
+    return Part(schema.normalise(scaled), targets, part.names)
+
+
+def _complete(where: str, part: Part) -> tuple[np.ndarray, np.ndarray]:
+    if part.targets is None:
+        raise DataError(f"{where} has no targets to learn. Call them y, or name the target.")
+    return as_images(where, part.inputs), part.targets
+
+
+def _find_classes(
+    where: str, found: Found, parts: dict[str, Any], regression: bool | None
+) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """The names of the classes, if these are what the targets are, and the parts with the names
+    for targets.
+    """
+    every = [targets for _, targets in parts.values()]
+    if len({targets.shape[1:] for targets in every}) > 1:
+        raise DataError(f"{where}: the targets of its parts have different shapes.")
+    targets = np.concatenate(every)
+    if regression is None:
+        regression = not _are_classes(targets)
+    if regression:
+        if targets.dtype.kind == "U":
+            raise DataError(
+                f"{where}: {str(targets[0])!r} is not a number, so that this is not regression."
+            )
+        return (), parts
+    if targets.ndim == 2 and not _is_one_hot(targets):
+        raise DataError(
+            f"{where} has {targets.shape[1]} numbers to predict, not classes: regression."
+        )
+    named = {key: (inputs, _class_names(found, t)) for key, (inputs, t) in parts.items()}
+    names = np.concatenate([t for _, t in named.values()])
+    classes = tuple(map(str, dict.fromkeys(_in_order(found, targets, names))))
+    _check_classes(where, classes, len(names))
+    return classes, named
+
+
+def _are_classes(targets: np.ndarray) -> bool:
+    """Words are classes, and so are few different whole numbers."""
+    if targets.dtype.kind == "U" or _is_one_hot(targets):
+        return True
+    if targets.ndim > 1 or np.any(targets != np.round(targets)):
+        return False
+    different = np.unique(targets)
+    count, counted = len(different), targets.dtype.kind in "iu" and different[0] == 0
+    if counted and different[-1] == count - 1 and 10 * count <= len(targets):
+        return count <= 1000
+    return count <= _MOST_CLASSES and 3 * count <= len(targets)
+
+
+def _is_one_hot(targets: np.ndarray) -> bool:
+    if targets.ndim != 2 or targets.shape[1] < 2 or targets.dtype.kind not in "buif":
+        return False
+    return bool(np.isin(targets, (0, 1)).all() and (targets.sum(axis=1) == 1).all())
+
+
+def _class_names(found: Found, targets: np.ndarray) -> np.ndarray:
+    numbers = np.argmax(targets, axis=1) if targets.ndim == 2 else targets
+    if numbers.dtype.kind in "iu" and numbers.min() >= 0 and numbers.max() < len(found.classes):
+        return np.array(found.classes)[numbers]
+    return np.array(as_names(numbers))
+
+
+def _in_order(found: Found, targets: np.ndarray, names: np.ndarray) -> list[str]:
+    """Each name once, in the order that was given, or of numbers, or of words."""
+    if found.classes and set(names) <= set(found.classes):
+        return list(found.classes)
+    different = set(names.tolist())
+    if targets.dtype.kind == "U":
+        return sorted(different)
+    if targets.ndim == 2:
+        return [str(i) for i in range(targets.shape[1])]
+    return sorted(different, key=float)
+
+
+def _check_classes(where: str, classes: tuple[str, ...], examples: int) -> None:
+    if len(classes) < 2:
+        raise DataError(f"{where} has one class only: there is nothing to learn.")
+    if len(classes) > max(examples / 2, 2):
+        what = f"{len(classes)} different targets in {examples} examples, such as {classes[0]!r}"
+        raise DataError(f"{where} has {what}: no classes. Is it regression, or another target?")
+
+
+def _target_names(found: Found, targets: np.ndarray) -> tuple[str, ...]:
+    if targets.ndim == 1 or targets.shape[1] == 1:
+        return (found.target,)
+    return tuple(f"{found.target} {i}" for i in range(1, targets.shape[1] + 1))
+
+
+def _split(where: str, whole: tuple[np.ndarray, np.ndarray], classes: bool) -> dict[str, Any]:
+    """A fifth to test with: always the same examples, in proportion to the classes."""
+    inputs, targets = whole
+    if len(inputs) < _FEWEST:
+        raise DataError(f"{where} has {len(inputs)} examples: at least {_FEWEST} are needed.")
+    groups = np.unique(targets, return_inverse=True)[1] if classes else np.zeros(len(inputs), int)
+    test = stratified(groups, math.ceil(len(inputs) / 5))
+    return dict(train=(inputs[~test], targets[~test]), test=(inputs[test], targets[test]))
+
+
+def _prepare(where: str, schema: Schema, inputs: np.ndarray, targets: np.ndarray) -> Any:
+    return schema.normalise(schema.scale(inputs)), schema.encode(targets, where)

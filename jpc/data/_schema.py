@@ -1,0 +1,195 @@
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Num
+
+from ._own import DataError, Like
+
+_CHANNELS = (1, 3, 4)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Schema:
+    """What an example is, and how the numbers of a file become those that a network sees. It is
+    all that is needed to read more examples of the same kind.
+
+    - `name`: of the data set.
+    - `shape`: of an input: channels, height, width of an image, or the number of features.
+    - `classes`: the name of each class; none if numbers are to be predicted.
+    - `targets`: the name of the column of classes, or of each number that is to be predicted.
+    - `features`, `column`: the names of the columns of a table, and the place of its target.
+    - `low`, `high`: black and white in the files, if inputs are images.
+    - `mean`, `std`: what is subtracted from each channel or feature, and what it is divided by
+      then; `target_mean`, `target_std`: the same for numbers that are to be predicted.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    classes: tuple[str, ...]
+    targets: tuple[str, ...] = ("target",)
+    features: tuple[str, ...] = ()
+    column: int = -1
+    low: float = 0.0
+    high: float = 1.0
+    mean: Float[np.ndarray, " channels"]
+    std: Float[np.ndarray, " channels"]
+    target_mean: Float[np.ndarray, " targets"]
+    target_std: Float[np.ndarray, " targets"]
+
+    @property
+    def is_image(self) -> bool:
+        return len(self.shape) == 3
+
+    @property
+    def like(self) -> Like:
+        """What a new file must have in common with the first one."""
+        return Like(self.shape, self.features, self.column, self.targets[0])
+
+    def scale(self, inputs: Num[np.ndarray, "_ ..."]) -> Float[np.ndarray, "_ ..."]:
+        """Numbers of a file, with black at 0 and white at 1 in images."""
+        if not self.is_image:
+            return inputs.astype(np.float64)
+        if inputs.dtype == np.uint8 and self.high == 1:  # Floats in [0, 1] are the same image.
+            return inputs.astype(np.float32) / 255
+        if inputs.dtype.kind == "f" and self.high > 1 and inputs.max() <= 1:
+            return inputs.astype(np.float32)
+        scaled = inputs.astype(np.float32)
+        scaled -= np.float32(self.low)
+        scaled /= np.float32(self.high - self.low)
+        return scaled
+
+    def normalise(self, scaled: Float[np.ndarray, "_ ..."]) -> Float[np.ndarray, "_ ..."]:
+        """What a network sees."""
+        scaled = scaled - self._broadcast(self.mean).astype(scaled.dtype)
+        scaled /= self._broadcast(self.std).astype(scaled.dtype)
+        return scaled.astype(np.float32)
+
+    def restore(self, inputs: Any) -> Float[np.ndarray, "_ ..."]:
+        """The opposite: images in [0, 1], or features in their own units."""
+        inputs = np.reshape(np.asarray(inputs, np.float32), (-1, *self.shape))
+        found = inputs * self._broadcast(self.std) + self._broadcast(self.mean)
+        return np.clip(found, 0, 1).astype(np.float32) if self.is_image else found
+
+    def encode(self, targets: np.ndarray, where: str) -> np.ndarray:
+        """Targets of a file as numbers of classes, or as normalised numbers."""
+        if self.classes:
+            numbers = {name: i for i, name in enumerate(self.classes)}
+            names = as_names(targets)
+            if unknown := [name for name in names if name not in numbers]:
+                known = ", ".join(self.classes[:10])
+                raise DataError(f"{where}: {unknown[0]!r} is not a class; there are {known}.")
+            return np.array([numbers[name] for name in names], np.int32)
+        if targets.dtype.kind not in "buif":
+            raise DataError(f"{where}: {targets[0]!r} is not a number, but numbers were learned.")
+        values = np.reshape(targets, (len(targets), -1)).astype(np.float64)
+        if values.shape[1] != len(self.targets):
+            what = f"{values.shape[1]} targets, not {len(self.targets)}"
+            raise DataError(f"{where} has {what}.")
+        return ((values - self.target_mean) / self.target_std).astype(np.float32)
+
+    def decode(self, outputs: Any) -> Float[np.ndarray, "_ targets"]:
+        """Predicted numbers in the units of the file."""
+        return np.asarray(outputs, np.float64) * self.target_std + self.target_mean
+
+    def _broadcast(self, values: np.ndarray) -> np.ndarray:
+        return values[:, None, None] if self.is_image else values
+
+    def as_dict(self) -> dict[str, Any]:
+        """What JSON can hold, for [`jpc.data.read_schema`][]."""
+        plain = lambda value: value.tolist() if isinstance(value, np.ndarray) else value
+        return {key: plain(value) for key, value in asdict(self).items()}
+
+
+def read_schema(given: Mapping[str, Any]) -> Schema:
+    """The schema of a dictionary that `as_dict` made."""
+    arrays = ("mean", "std", "target_mean", "target_std")
+    read: Any = lambda key, value: np.array(value, float) if key in arrays else _as_tuple(value)
+    return Schema(**{key: read(key, value) for key, value in given.items()})
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def as_names(targets: np.ndarray) -> list[str]:
+    """Names of classes: whole numbers without a point."""
+    if targets.dtype.kind == "f":
+        return [f"{value:g}" for value in targets.tolist()]
+    return [str(value) for value in targets.tolist()]
+
+
+def as_images(where: str, inputs: np.ndarray) -> np.ndarray:
+    """Arrays with three axes are grey images; those with four have channels, which come first
+    then.
+    """
+    if inputs.ndim == 2:
+        return inputs
+    if inputs.ndim == 3:
+        return inputs[:, None]
+    if inputs.ndim == 4 and inputs.shape[1] in _CHANNELS:
+        return inputs
+    if inputs.ndim == 4 and inputs.shape[3] in _CHANNELS:
+        return np.moveaxis(inputs, -1, 1)
+    raise DataError(
+        f"{where}: inputs of the shape {inputs.shape}. Write (examples, features), (examples, "
+        "height, width) or (examples, height, width, channels) with 1, 3 or 4 channels."
+    )
+
+
+def fit_schema(schema: Schema, inputs: np.ndarray, targets: np.ndarray) -> Schema:
+    """A schema with the means and the standard deviations of training data. A feature or a
+    channel that is constant is divided by 1.
+    """
+    found = _moments(schema.scale(inputs), (0, *range(2, inputs.ndim)), "")
+    if not schema.classes:
+        found |= _moments(targets.reshape(len(targets), -1).astype(np.float64), (0,), "target_")
+    return replace(schema, **found)
+
+
+def plain_schema(name: str, inputs: np.ndarray, numbers: int, **given: Any) -> Schema:
+    """A schema that leaves features and so many numbers to predict as they are.
+
+    **Arguments:**
+
+    - `inputs`: as they are in the file, images with channels first.
+    - `given`: the rest of a [`jpc.data.Schema`][].
+    """
+    low, high = _range(inputs) if inputs.ndim == 4 else (0.0, 1.0)
+    mean, target_mean = np.zeros(inputs.shape[1]), np.zeros(numbers)
+    moments = dict(mean=mean, std=mean + 1, target_mean=target_mean, target_std=target_mean + 1)
+    return Schema(name=name, shape=inputs.shape[1:], low=low, high=high, **moments, **given)
+
+
+def _moments(values: np.ndarray, axes: tuple[int, ...], prefix: str) -> dict[str, np.ndarray]:
+    mean = values.mean(axis=axes, dtype=np.float64)
+    std = values.std(axis=axes, dtype=np.float64)
+    flat = std <= 1e-7 * np.maximum(np.abs(mean), 1e-300)  # Of rounding alone.
+    return {f"{prefix}mean": mean, f"{prefix}std": np.where(flat, 1.0, std)}
+
+
+def _range(images: np.ndarray) -> tuple[float, float]:
+    """Black and white."""
+    low, high = float(images.min()), float(images.max())
+    if images.dtype == np.uint8 and high > 127:
+        return 0.0, 255.0
+    if images.dtype.kind == "f" and low >= 0 and 0.5 < high <= 1:
+        return 0.0, 1.0
+    low = min(low, 0.0)
+    return low, high if high > low else low + 1.0
+
+
+def check_range(where: str, schema: Schema, scaled: np.ndarray) -> None:
+    """Refuses images whose black and white are far from those of the training data."""
+    if schema.is_image and (scaled.min() < -1 or scaled.max() > 2):
+        span = schema.high - schema.low
+        low, high = (schema.low + span * float(x) for x in (scaled.min(), scaled.max()))
+        known = f"{schema.low:g} to {schema.high:g}"
+        raise DataError(f"{where}: pixels from {low:g} to {high:g}, but {known} were learned.")
+
+
+def check_shape(where: str, schema: Schema, shape: tuple[int, ...]) -> None:
+    if math.prod(shape) != math.prod(schema.shape):
+        raise DataError(f"{where}: inputs of the shape {shape}, but {schema.shape} was learned.")
