@@ -48,9 +48,10 @@ def _inputs(dataset: Dataset, whole: bool) -> dict[str, Any]:
             "black, white": f"{schema.low:g}, {schema.high:g}",
             "pixels, from black 0 to white 1": f"mean {mean}, deviation {std}",
         }
-    names = schema.features or [f"feature {i}" for i in range(1, len(schema.mean) + 1)]
+    names = schema.features or [str(i) for i in range(1, len(schema.mean) + 1)]
     some = len(names) if whole else _SHOWN
-    found = {name: _range(column) for name, column in zip(names[:some], values.T, strict=False)}
+    pairs = zip(names[:some], values.T, strict=False)
+    found = {f"feature {name}": _range(column) for name, column in pairs}
     return found | ({"...": f"{len(names) - some} more features"} if len(names) > some else {})
 
 
@@ -120,9 +121,11 @@ def _draw_features(dataset: Dataset) -> bytes:
         axes.set_axis_off()
     for axes, (name, column) in zip(grid.flat, panels, strict=False):
         axes.hist([column[group] for group in groups], bins=20, stacked=True)
-        axes.set_title(name, fontsize=9)
+        axes.set_title(name, fontsize=9, parse_math=False)
         axes.tick_params(labelsize=7)
         axes.spines[["top", "right"]].set_visible(False)
     if dataset.classes:
-        figure.legend(dataset.classes[:10], loc="outside lower center", ncols=5, frameon=False)
+        place: Any = dict(loc="outside lower center", ncols=5, frameon=False)
+        for text in figure.legend(dataset.classes[:10], **place).get_texts():
+            text.set_parse_math(False)
     return as_png(figure)

@@ -18,7 +18,7 @@ from .check import decide, resolve
 from .config import Config, ConfigError, Data
 from .folder import RunFolder
 
-_STEPS, _BATCHES = 800, 16
+_STEPS, _BATCHES = 600, 16
 _REGRESSION = dict(regression=True, discriminative=False, generative=False, hybrid=False)
 
 

@@ -89,5 +89,5 @@ def plot_pictures(pictures: Sequence[Picture]) -> bytes:
         axes.set_axis_off()
     for axes, (image, caption, _) in zip(grid.flat, pictures, strict=False):
         axes.imshow(np.moveaxis(image, 0, -1), cmap="gray", vmin=0, vmax=1)
-        axes.set_title(caption, fontsize=9)
+        axes.set_title(caption, fontsize=9, parse_math=False)
     return as_png(figure)

@@ -158,7 +158,7 @@ def _check_classes(where: str, classes: tuple[str, ...], examples: int) -> None:
         raise DataError(f"{where} has one class only: there is nothing to learn.")
     if len(classes) > max(examples / 2, 2):
         what = f"{len(classes)} different targets in {examples} examples, such as {classes[0]!r}"
-        raise DataError(f"{where} has {what}: no classes. Is it regression, or another target?")
+        raise DataError(f"{where} has {what}: too many for classes. Name another target.")
 
 
 def _target_names(found: Found, targets: np.ndarray) -> tuple[str, ...]:

@@ -192,4 +192,5 @@ def check_range(where: str, schema: Schema, scaled: np.ndarray) -> None:
 
 def check_shape(where: str, schema: Schema, shape: tuple[int, ...]) -> None:
     if math.prod(shape) != math.prod(schema.shape):
-        raise DataError(f"{where}: inputs of the shape {shape}, but {schema.shape} was learned.")
+        known = f"those to train with have {schema.shape}"
+        raise DataError(f"{where}: inputs of the shape {shape}, but {known}.")
