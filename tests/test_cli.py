@@ -33,7 +33,7 @@ with install_import_hook("jpc.cli", "beartype.beartype"):
     from jpc.cli.toml import as_tables, write_tables
     from jpc.cli.train import prepare, restore
 
-TASKS = config_module.TASKS
+TASKS = tuple(task for task in config_module.TASKS if task != "regression")  # Digits are classes.
 TINY = ["--depth", "2", "--width", "8", "--batch-size", "256", "--inference", "descent"]
 TINY += ["--steps", "3"]
 EPOCHS = dict.fromkeys(TASKS, 2) | dict(discriminative=25)
@@ -137,7 +137,10 @@ class TestConfig:
 
 
 INVALID = {
-    "--dataset x": "--dataset is one of digits, mnist, fashion-mnist, cifar10, not 'x'",
+    "--dataset x": "--dataset is one of digits, mnist, fashion-mnist, cifar10, or a path, not 'x'",
+    "--dataset x.csv": "x.csv: there is no such file",
+    "--target x": "--target is for data of your own",
+    "--task regression": "--task regression is for data of your own; digits has classes",
     "--task x": "--task is one of discriminative, generative, unsupervised, hybrid",
     "--network x": "--network is one of mlp, vgg5",
     "--activation x": "--activation is one of linear, tanh",

@@ -5,6 +5,8 @@ from .config import ConfigError
 from .folder import Record, RunFolder
 from .toml import as_tables
 
+_SCORES = ("test_acc", "test_r2", "test_loss")
+
 
 class Comparison(NamedTuple):
     """Several runs: a row of a table for each, and what was recorded of each."""
@@ -39,9 +41,10 @@ def compare_runs(folders: Sequence[RunFolder]) -> Comparison:
     records = {str(folder.path): folder.read_metrics() for folder in folders}
     if empty := [name for name, lines in records.items() if not lines]:
         raise ConfigError(f"{empty[0]} has nothing to compare: no epoch of it is done.")
+    scores = [name for name in _SCORES if any(name in lines[-1] for lines in records.values())]
     different = [name for name in _all(options) if len({o.get(name) for o in options}) > 1]
     rows = [
-        dict(run=name, **_result(lines), **{n: given.get(n) for n in different})
+        dict(run=name, **_result(lines, scores), **{n: given.get(n) for n in different})
         for (name, lines), given in zip(records.items(), options, strict=True)
     ]
     return Comparison(rows, records)
@@ -56,11 +59,10 @@ def _all(options: Sequence[Mapping[str, Any]]) -> list[str]:
     return list(dict.fromkeys(name for given in options for name in given))
 
 
-def _result(records: Sequence[Record]) -> dict[str, Any]:
+def _result(records: Sequence[Record], scores: Sequence[str]) -> dict[str, Any]:
     last = records[-1]
     seconds = round(sum(record["seconds"] for record in records), 1)
-    named = {name: last.get(name) for name in ("epoch", "test_acc", "test_loss")}
-    named |= {name: last[name] for name in ("test_r2",) if name in last}
+    named = {name: last.get(name) for name in ("epoch", *scores)}
     error = last["diagnosis"]["certificate"].get("gradient_error")
     return dict(**named, seconds=seconds, gradient_error=error)
 

@@ -78,7 +78,7 @@ class Data:
         """Without the path."""
         if not self.is_own:
             return self.dataset
-        return Path(self.dataset).absolute().stem.rpartition(":")[2] or "data"
+        return Path(self.dataset.rpartition(":")[2]).absolute().stem or "data"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

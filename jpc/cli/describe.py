@@ -91,7 +91,7 @@ def _draw_images(dataset: Dataset) -> bytes:
     chosen = np.concatenate(padded).astype(int)
     blank = np.ones(dataset.shape, np.float32)
     shown = [blank if i < 0 else dataset.restore(images[i])[0] for i in chosen]
-    return plot_pictures(list(map(Picture, shown, (_caption(dataset, i) for i in chosen))))
+    return plot_pictures(list(map(Picture, shown, (_caption(dataset, int(i)) for i in chosen))))
 
 
 def _caption(dataset: Dataset, i: int) -> str:

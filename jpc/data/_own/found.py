@@ -38,6 +38,7 @@ class Found(NamedTuple):
     - `features`: names of the columns of a table; `column`: the place of its target.
     - `target`: the name of the target; `classes`: names for the numbers of classes.
     - `note`: something that was done to the data.
+    - `white`: the largest number in the inputs of an image, if that is known.
     """
 
     parts: dict[str, Part]
@@ -46,6 +47,7 @@ class Found(NamedTuple):
     target: str = "target"
     classes: tuple[str, ...] = ()
     note: str = ""
+    white: int | None = None
 
 
 class Like(NamedTuple):

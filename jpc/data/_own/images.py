@@ -29,7 +29,7 @@ def read_images(path: Path, size: int | None, like: Like | None) -> Found:
         raise DataError(f"{path} has images, but the network takes {math.prod(shape)} features.")
     check_size(str(path), len(every) * math.prod(shape))
     parts = {part: _read_part(path, listed, shape) for part, listed in files.items() if listed}
-    return Found(parts, target="class", note=note)
+    return Found(parts, target="class", note=note, white=255)
 
 
 def _list_parts(path: Path) -> dict[str, dict[Path, str]]:

@@ -1,0 +1,268 @@
+"""The `jpc` command on files of people's own: a table of classes, and numbers to predict."""
+
+import csv
+import json
+import re
+import shutil
+import tomllib
+import xml.etree.ElementTree as ET
+
+import jax
+import numpy as np
+import pytest
+from jaxtyping import install_import_hook
+from PIL import Image
+from typer.testing import CliRunner
+
+import jpc.data
+
+with install_import_hook("jpc.cli", "beartype.beartype"):
+    from jpc.cli import check, own
+    from jpc.cli.app import app
+    from jpc.cli.config import Data
+    from jpc.cli.folder import RunFolder
+    from jpc.cli.toml import as_tables, write_tables
+    from jpc.cli.train import Watcher
+
+QUICK = ["--inference", "descent", "--depth", 2, "--activity-decay", 1e-9]  # Quick to compile.
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(100, 3)) * [1, 10, 100]
+NUMBERS = np.c_[1000 + 5 * X[:, 0], X[:, 1]]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def strict_jax_afterwards():
+    yield
+    jax.config.update("jax_enable_x64", True)
+
+
+def invoke(*args):
+    return CliRunner().invoke(app, [str(arg) for arg in args])
+
+
+def succeed(*args):
+    result = invoke(*args)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def fail(*args):
+    result = invoke(*args)
+    assert result.exit_code == 2, result.output
+    assert result.stderr.count("\n") == 1
+    return result.stderr
+
+
+def write_iris(path, rows=slice(None), labels=True):
+    datasets = pytest.importorskip("sklearn.datasets")
+    iris = datasets.load_iris()
+    names = [*iris.feature_names, "species"][: None if labels else -1]
+    words = iris.target_names[iris.target]
+    every = [[*x, word][: len(names)] for x, word in zip(iris.data.tolist(), words, strict=True)]
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([names, *every[rows]])
+    return path
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("own")
+
+
+@pytest.fixture(scope="module")
+def iris(place):
+    """A run with a wide network and default settings."""
+    path, out = write_iris(place / "my iris.csv"), place / "iris"
+    with pytest.MonkeyPatch.context() as patch:
+        nothing = dict(diagnosis=dict(certificate={}))  # The other run has a report.
+        patch.setattr(Watcher, "look", lambda self, **state: nothing)
+        patch.setattr(Watcher, "report", lambda self, status: None)
+        said = succeed("train", "--dataset", path, *QUICK, "--epochs", 10, "--out", out)
+    first = said.splitlines()[0]
+    assert first.startswith(f"{path}: 120 to train, 30 to test; 4 features; 3 classes: setosa")
+    return out
+
+
+@pytest.fixture(scope="module")
+def numbers(place):
+    np.savez(place / "numbers.npz", x=X, y=NUMBERS)
+    args = ["--dataset", place / "numbers.npz", *QUICK, "--epochs", 10]
+    said = succeed("train", *args, "--out", place / "numbers")
+    assert "regression of y 1, y 2" in said.splitlines()[0]
+    assert re.search(r"^test R² 0\.\d+ after 10 epochs$", said, re.MULTILINE)
+    return place / "numbers"
+
+
+class TestClasses:
+    def test_are_learned(self, iris):
+        last = RunFolder(iris).read_metrics()[-1]
+        assert last["test_acc"] >= 90
+        tables = tomllib.loads(RunFolder(iris).config.read_text())
+        assert tables["data"]["dataset"].endswith("my iris.csv")
+        assert (tables["data"]["task"], tables["energy"]["loss"]) == ("discriminative", "ce")
+        assert tables["training"]["batch_size"] == 8
+
+    def test_are_evaluated_on_another_file(self, iris, place):
+        """The very test examples give the very test metrics."""
+        test = jpc.data.load(place / "my iris.csv").test[0]
+        whole = jpc.data.load(place / "my iris.csv").schema
+        with (place / "my iris.csv").open() as file:
+            header, *rows = csv.reader(file)
+        at = whole.normalise(np.array([row[:4] for row in rows], float))
+        chosen = [
+            row for row, x in zip(rows, at, strict=True) if np.any(np.all(x == test, axis=1))
+        ]
+        with (place / "test.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([header, *chosen])
+        last = RunFolder(iris).read_metrics()[-1]
+        found = json.loads(succeed("eval", iris, "--data", place / "test.csv", "--json"))
+        assert found["test_acc"] == pytest.approx(last["test_acc"], abs=4)  # A double or two.
+        assert "has no targets" in fail("eval", iris, "--data", unlabelled(place))
+
+    def test_are_predicted(self, iris, place):
+        out = place / "new" / "predictions.csv"
+        said = succeed("predict", iris, unlabelled(place), "--out", out)
+        assert said == f"3 predictions: {out}\n"
+        header, *rows = csv.reader(out.read_text().splitlines())
+        assert header == ["example", "class", "probability"]
+        assert [row[:2] for row in rows] == [["1", "setosa"], ["2", "versicolor"],
+                                             ["3", "virginica"]]  # fmt: skip
+        assert all(1 / 3 < float(row[2]) <= 1 for row in rows)
+        assert succeed("predict", iris, unlabelled(place)) == out.read_text()
+
+    def test_predictions_destroy_nothing(self, iris, place):
+        data = unlabelled(place)
+        before = data.read_bytes()
+        assert "not predictions" in fail("predict", iris, data, "--out", data)
+        assert data.read_bytes() == before
+
+    def test_are_predicted_without_the_training_data(self, iris, place):
+        hidden = (place / "my iris.csv").rename(place / "hidden.csv")
+        try:
+            assert "setosa" in succeed("predict", iris, unlabelled(place))
+            assert "no such file" in fail("eval", iris)
+        finally:
+            hidden.rename(place / "my iris.csv")
+
+    def test_data_that_changed_is_noticed(self, iris, place, tmp_path):
+        shutil.copytree(iris, tmp_path / "run")
+        config = tmp_path / "run" / "config.toml"
+        other = write_iris(tmp_path / "other.csv", slice(5, 150))
+        config.write_text(config.read_text().replace(str(place / "my iris.csv"), str(other)))
+        for args in (["eval", tmp_path / "run"], ["train", "--resume", tmp_path / "run"]):
+            assert "other.csv is not what it was" in fail(*args)
+
+    def test_new_files_that_do_not_fit(self, iris, place):
+        (place / "bad.csv").write_text("sepal length (cm),x\n1,2\n")
+        assert "bad.csv has no column 'sepal width (cm)'" in fail(
+            "predict", iris, place / "bad.csv"
+        )
+
+
+def unlabelled(place):
+    return write_iris(place / "new.csv", slice(10, None, 50), labels=False)
+
+
+class TestRegression:
+    def test_metric_is_that_of_the_predictions(self, numbers, place):
+        """R^2 as it is defined, from predictions in the units of the file."""
+        data = jpc.data.load(place / "numbers.npz")
+        truth = data.schema.decode(data.test[1])
+        np.savez(place / "test.npz", x=data.restore(data.test[0]), y=truth)
+        rows = json.loads(succeed("predict", numbers, place / "test.npz", "--json"))
+        made = np.array([[row["y 1"], row["y 2"]] for row in rows])
+        r2 = 1 - np.sum((made - truth) ** 2, axis=0) / np.sum((truth - truth.mean(0)) ** 2, axis=0)
+        last = RunFolder(numbers).read_metrics()[-1]
+        assert "test_acc" not in last and last["test_r2"] > 0.5
+        np.testing.assert_allclose(last["test_r2"], r2.mean(), rtol=1e-3)
+        found = json.loads(succeed("eval", numbers, "--data", place / "test.npz", "--json"))
+        np.testing.assert_allclose(found["test_r2"], last["test_r2"], rtol=1e-3)
+
+    def test_report_and_table(self, numbers, iris):
+        page = RunFolder(numbers).report.read_text()
+        ET.fromstring(page.removeprefix("<!DOCTYPE html>\n"))
+        assert "<h1>numbers, regression: test R² 0." in page
+        table = succeed("compare", numbers, iris)
+        assert re.search(r"^test_r2 +0\.\d+ +- *$", table, re.MULTILINE)
+
+    def test_what_makes_no_sense(self, place, numbers, iris, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        npz, table = place / "numbers.npz", place / "my iris.csv"
+        for args, message in (
+            ((npz, "--loss", "ce"), "--loss ce is for labels"),
+            ((npz, "--task", "generative"), "2 numbers to predict, not classes"),
+            ((npz, "--network", "vgg5"), "--network vgg5 is for images"),
+            ((table, "--task", "regression"), "'setosa' is not a number"),
+            ((table, "--batch-size", 121), "121, but .* has 120 examples to train with"),
+            ((table, "--target", "x"), "has no column 'x'"),
+        ):
+            assert re.search(message, fail("train", "--dataset", *args))
+        assert not list(tmp_path.iterdir())
+
+
+class TestSettings:
+    def dataset(self, examples, tmp_path):
+        np.savez(tmp_path / "my.npz", x=np.eye(examples), y=np.arange(examples) % 2)
+        return jpc.data.load(tmp_path / "my.npz")
+
+    @pytest.mark.parametrize("examples, size, epochs", [(6, 4, 50), (125, 8, 50), (1250, 64, 40)])
+    def test_suit_the_size(self, examples, size, epochs, tmp_path):
+        given = dict(data=dict(dataset=str(tmp_path / "my.npz")))
+        config = own.settle(check.make_config(given), self.dataset(examples, tmp_path))
+        assert (config.training.batch_size, config.training.epochs) == (size, epochs)
+        assert config.optimiser.learning_rate == 1e-3
+        text = write_tables(as_tables(config))
+        assert check.make_config(tomllib.loads(text)) == config
+
+    def test_that_are_given_are_kept(self, tmp_path):
+        given = dict(
+            data=dict(dataset=str(tmp_path / "my.npz")),
+            training=dict(epochs=3, batch_size=5),
+            optimiser=dict(learning_rate=0.5),
+        )
+        config = own.settle(check.make_config(given), self.dataset(100, tmp_path))
+        assert (config.training.epochs, config.training.batch_size) == (3, 5)
+        assert config.optimiser.learning_rate == 0.5
+
+    def test_names(self):
+        names = {"a/my data.csv": "my data", "mod.ule:make": "make", "mnist": "mnist", "/": "data"}
+        assert {path: Data(dataset=path).name for path in names} == names
+
+    @pytest.mark.parametrize("path", ['a"b.csv', "back\\slash.csv", "é\n.csv"])
+    def test_paths_survive_toml(self, path):
+        text = write_tables(dict(data=dict(dataset=path)))
+        assert tomllib.loads(text)["data"]["dataset"] == path
+
+
+class TestDescription:
+    def test_of_a_table(self, iris, place, tmp_path):
+        said = succeed("data", "describe", place / "my iris.csv", "--picture", tmp_path / "p.png")
+        assert re.search(r"^train +120$", said, re.MULTILINE)
+        assert re.search(r"^feature sepal width \(cm\) +2 to 4\.4, mean 3\.0", said, re.MULTILINE)
+        assert re.search(r"^class setosa +40 to train, 10 to test$", said, re.MULTILINE)
+        assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+
+    def test_of_images_and_of_numbers(self, numbers, place, tmp_path):
+        np.savez(tmp_path / "images.npz", x=X.reshape(20, 5, 3), y=np.arange(20) % 2)
+        path = tmp_path / "images.npz"
+        said = succeed("data", "describe", path, "--picture", tmp_path / "p.png")
+        assert re.search(r"^input +1 x 5 x 3 \(an image\)$", said, re.MULTILINE)
+        assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+        found = json.loads(succeed("data", "describe", place / "numbers.npz", "--json"))
+        assert found["train"] == 80 and "mean 998.8" in found["target y 1"]
+
+    def test_of_what_is_not_there(self):
+        assert "'x' is no data set" in fail("data", "describe", "x")
+        assert "x.csv: there is no such file" in fail("data", "describe", "x.csv")
+
+
+def test_a_picture_for_a_run_on_digits(tmp_path):
+    """It is normalised as the digits are."""
+    images = jpc.data.load("digits", normalise=False).test[0][:1]
+    Image.fromarray(np.uint8(255 * images[0, 0])).save(tmp_path / "digit.png")
+    np.savez(tmp_path / "digit.npz", x=16 * images)
+    for name in ("digit.png", "digit.npz"):
+        new = own.read_new(RunFolder(tmp_path), check.make_config({}), str(tmp_path / name))
+        expected = jpc.data.load("digits", flatten=True).test[0][:1]
+        np.testing.assert_allclose(new.dataset.test[0], expected, atol=0.02)
+        assert (len(new.dataset.train[1]), new.labelled) == (1437, False)
