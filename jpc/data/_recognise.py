@@ -72,8 +72,7 @@ def read_like(name: Name, schema: Schema) -> Part:
     inputs = as_images(where, part.inputs) if part.inputs.ndim > 2 else part.inputs
     check_shape(where, schema, inputs.shape[1:])
     inputs = inputs.reshape(len(inputs), *schema.shape)
-    known = found.white is not None
-    scaled = inputs.astype(np.float32) / found.white if known else schema.scale(inputs)
+    scaled = inputs.astype(np.float32) / found.white if found.white else schema.scale(inputs)
     check_range(where, schema, scaled)
     targets = part.targets
     if targets is not None and _is_one_hot(targets) and schema.classes:
