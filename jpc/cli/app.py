@@ -219,18 +219,16 @@ def predict(
 
     jpc predict runs/my-1 new.csv --out predictions.csv
     """
-    from .predict import check_output, predict_run, write_csv  # noqa: PLC0415
-
     with _exits(debug):
+        from .predict import check_output, predict_run, write_csv  # noqa: PLC0415
+
         check_output(out)
         rows = predict_run(RunFolder(run), file)
         if out is not None:
             out.parent.mkdir(parents=True, exist_ok=True)
             write_whole(out, write_csv(rows))
-    if as_json:
-        typer.echo(json.dumps(rows))
-    else:
-        typer.echo(write_csv(rows).rstrip() if out is None else f"{len(rows)} predictions: {out}")
+        said = write_csv(rows).rstrip() if out is None else f"{len(rows)} predictions: {out}"
+        typer.echo(json.dumps(rows) if as_json else said)
 
 
 @app.command()

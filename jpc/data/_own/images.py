@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..._extras import TRAIN
 from .found import PARTS, DataError, Found, Like, Part, check_size
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
@@ -94,7 +95,7 @@ def _open_image(file: Path) -> Iterator[Any]:
     try:
         from PIL import Image  # noqa: PLC0415
     except ImportError:
-        raise ImportError("To read images, pip install 'jpc[train]'.") from None
+        raise ImportError(f"To read images, {TRAIN}.") from None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
