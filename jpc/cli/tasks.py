@@ -45,6 +45,12 @@ class AbstractTask(abc.ABC):
         """Metrics of a batch of the test set."""
 
     @abc.abstractmethod
+    def scores(self, state: State, images: Any) -> jax.Array | None:
+        """A number for each class of each image, the largest for the one that it is taken for,
+        if there are classes.
+        """
+
+    @abc.abstractmethod
     def problem(self, state: State, input: Any, output: Any) -> Problem:
         """The problem of inference that is solved in a step."""
 
@@ -70,13 +76,16 @@ class Discriminative(AbstractTask):
         named = dict(output=output, input=input, key=key, **self.setting.options)
         return jpc.evaluate_discriminative(**state, **named)
 
+    def scores(self, state, images):
+        return self.setting.states(params_of(state), images)[-1]
+
     def problem(self, state, input, output):
         return Problem(params_of(state), None, output, input)
 
     def pictures(self, state):
         dataset = self.setting.dataset
         images, labels = (array[:20] for array in dataset.test)
-        logits = self.setting.states(params_of(state), jnp.asarray(images, float))[-1]
+        logits = self.scores(state, jnp.asarray(images, float))
         guesses = np.argmax(logits, axis=1)
         chances = 100 * np.max(jax.nn.softmax(logits), axis=1)
         sure = self.setting.config.energy.loss == "ce"  # Else they are no probabilities.
@@ -85,7 +94,8 @@ class Discriminative(AbstractTask):
             names[guess] + f" ({chance:.0f} %)" * sure + f", is {names[label]}" * (not right)
             for guess, chance, label, right in zip(guesses, chances, labels, is_right, strict=True)
         ]
-        return list(map(Picture, dataset.restore(images), captions, map(bool, is_right)))
+        shown = zip(dataset.restore(images), captions, map(bool, is_right), strict=True)
+        return [Picture(*each, kind="Predictions") for each in shown]
 
 
 class Generative(AbstractTask):
@@ -109,11 +119,18 @@ class Generative(AbstractTask):
         loss = jpc.mse_loss(self.setting.states(params, input)[-1], output)
         return dict(acc=jpc.compute_accuracy(input, inferred), loss=loss)
 
+    def scores(self, state, images):
+        params = params_of(state)
+        start = self.setting.from_rest(params, self.setting.classes, len(images))
+        return self.setting.explain(params, start, images)
+
     def problem(self, state, input, output):
         return Problem(params_of(state), None, output, input)
 
     def pictures(self, state):
-        return self.setting.samples(params_of(state))
+        params, images = params_of(state), self.setting.first_images()
+        made = self.setting.states(params, self.scores(state, images))[-1]
+        return self.setting.samples(params) + self.setting.reconstructions(images, made)
 
 
 class Unsupervised(AbstractTask):
@@ -137,17 +154,28 @@ class Unsupervised(AbstractTask):
         del input, key
         return dict(loss=jpc.mse_loss(self._reconstruct(params_of(state), output), output))
 
+    def scores(self, state, images):
+        return None
+
     def problem(self, state, input, output):
         params = params_of(state)
         return Problem(params, self._start(params, output), output, input)
 
     def pictures(self, state):
-        dataset = self.setting.dataset
-        images = jnp.asarray(dataset.test[0][:10], float)
-        made = self._reconstruct(params_of(state), images)
-        pairs = zip(dataset.restore(images), dataset.restore(made), strict=True)
-        both = ((Picture(a, "image"), Picture(b, "explained")) for a, b in pairs)
-        return [picture for pair in both for picture in pair]
+        """Reconstructions, and samples: causes that are drawn as if the inferred ones were
+        normal.
+        """
+        params, images = params_of(state), self.setting.first_images(100)
+        causes = self.setting.explain(params, self._start(params, images), images)
+        made = self.setting.states(params, causes)[-1]
+        spread = np.cov(causes, rowvar=False).reshape(2 * causes.shape[1:])
+        draw = np.random.default_rng(0).multivariate_normal
+        drawn = draw(np.mean(causes, axis=0), spread, 10, check_valid="ignore")
+        samples = self.setting.states(params, jnp.asarray(drawn, causes.dtype))[-1]
+        return [
+            *(Picture(image, "drawn") for image in self.setting.dataset.restore(samples)),
+            *self.setting.reconstructions(images[:10], made[:10]),
+        ]
 
     def _start(self, params: Params, output: Any) -> list[Any]:
         latent: Any = self.setting.config.network.latent
@@ -191,12 +219,18 @@ class Hybrid(AbstractTask):
             loss=jpc.mse_loss(self.setting.states(params, input)[-1], output),
         )
 
+    def scores(self, state, images):
+        params = Params(state["generator"], None)
+        return self.setting.explain(params, self._guess(state, images), images)
+
     def problem(self, state, input, output):
         start = self._guess(state, output)[1:]
         return Problem(Params(state["generator"], None), start, output, input)
 
     def pictures(self, state):
-        return self.setting.samples(Params(state["generator"], None))
+        params, images = Params(state["generator"], None), self.setting.first_images()
+        made = self.setting.states(params, self.scores(state, images))[-1]
+        return self.setting.samples(params) + self.setting.reconstructions(images, made)
 
     def _guess(self, state: State, output: Any) -> list[Any]:
         networks = state["amortiser"], state["generator"]

@@ -1,0 +1,83 @@
+"""What a network says of the test set, example by example."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .setting import Picture, State
+from .tasks import AbstractTask
+
+WORST, MOST_INFERRED, _CHUNK, _COLUMNS = 20, 1000, 1000, 8
+
+
+class Outcome(NamedTuple):
+    """The classes that examples are of and those that they were taken for, by number; how many
+    there are; and the worst mistakes, as pictures or, where the data are none, as rows.
+    """
+
+    classes: tuple[str, ...]
+    truths: np.ndarray
+    guesses: np.ndarray
+    examples: int
+    pictures: tuple[Picture, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+
+    def confusion(self) -> np.ndarray:
+        """How many examples of each class (row) were taken for each class (column)."""
+        counts = np.zeros((len(self.classes), len(self.classes)), int)
+        np.add.at(counts, (self.truths, self.guesses), 1)
+        return counts
+
+    def confused(self, number: int = 3) -> list[tuple[str, str, int]]:
+        """The classes that were taken for others most often: what it is, what was said, how
+        often.
+        """
+        counts = self.confusion()
+        np.fill_diagonal(counts, 0)
+        order = np.argsort(-counts, axis=None, kind="stable")[:number]
+        pairs = [divmod(int(i), len(self.classes)) for i in order]
+        return [(self.classes[i], self.classes[j], int(counts[i, j])) for i, j in pairs]
+
+
+def observe(task: AbstractTask, state: State) -> Outcome | None:
+    """The outcome on the test set, or on its beginning where a class must be inferred; `None`
+    for a task without classes.
+    """
+    dataset, quick = task.setting.dataset, task.setting.config.data.task == "discriminative"
+    size = len(dataset.test[1]) if quick else MOST_INFERRED
+    images, labels = (array[:size] for array in dataset.test)
+    scores = _in_chunks(lambda x: task.scores(state, jnp.asarray(x, float)), images)
+    if scores is None or not np.all(np.isfinite(scores)):
+        return None
+    sure = task.setting.config.energy.loss == "ce"
+    scores = np.asarray(jax.nn.softmax(scores) if sure else scores)
+    guesses, each = np.argmax(scores, axis=1), np.arange(len(labels))
+    margins = scores[each, guesses] - scores[each, labels]
+    worst = [int(i) for i in np.argsort(-margins, kind="stable")[:WORST] if margins[i] > 0]
+    known = (dataset.classes, np.asarray(labels), guesses, len(dataset.test[1]))
+    names = dataset.classes
+    said = [(names[guesses[i]], names[labels[i]]) for i in worst]
+    chances = [f" ({100 * scores[i, guesses[i]]:.0f} %)" * sure for i in worst]
+    if len(dataset.shape) == 3:
+        captions = [f"{a}{p}, is {b}" for (a, b), p in zip(said, chances, strict=True)]
+        shown = map(Picture, dataset.restore(images[worst]), captions, [False] * len(worst))
+        return Outcome(*known, pictures=tuple(shown))
+    rows = [
+        (f"{i}", b, a + p, *(f"{x:.4g}" for x in np.ravel(images[i])[:_COLUMNS]))
+        for i, (a, b), p in zip(worst, said, chances, strict=True)
+    ]
+    return Outcome(*known, rows=tuple(rows))
+
+
+def _in_chunks(scores: Any, images: np.ndarray) -> np.ndarray | None:
+    """Of all images, so many at a time that they fit, and always as many."""
+    size, found = min(_CHUNK, len(images)), []
+    for start in range(0, len(images), size):
+        chunk = images[start : start + size]
+        whole = np.resize(chunk, (size, *chunk.shape[1:]))
+        if (given := scores(whole)) is None:
+            return None
+        found.append(np.asarray(given)[: len(chunk)])
+    return np.concatenate(found) if found else None
