@@ -92,8 +92,7 @@ def _times(last: Any, first: float) -> jpc.Record:
 
 def _record(setup, params, posed, record):
     """Inference alone: nothing is learned."""
-    terms = lambda params, nodes, clamps: setup.chain.terms(params, nodes, clamps)
-    kept = jpc.Record(terms, record.ts, record.length)
+    kept = jpc.Record(setup.chain.terms, record.ts, record.length)
     way = setup.inference(setup.energy, *posed, record=kept).trajectory
     return jnp.stack([jnp.mean(term, axis=1) for term in jax.tree.leaves(way.values)], axis=1)
 

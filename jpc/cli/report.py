@@ -133,10 +133,10 @@ def _describe(config: Config | None) -> str:
 
 def describe_metric(name: str, value: float | None) -> str:
     """`test accuracy 97.5 %`, `test loss 3.1`."""
-    return f"{_name(name)} {_amount(name, value)}"
+    return f"{name_metric(name)} {_amount(name, value)}"
 
 
-def _name(metric: str) -> str:
+def name_metric(metric: str) -> str:
     return _WORDS[metric][0] if metric in _WORDS else metric.replace("_", " ")
 
 
@@ -186,7 +186,10 @@ def _numbers(records: Sequence[Record]) -> list[Number]:
     metric = headline(records)
     if metric is None:
         return []
-    last, (name, meaning) = records[-1], _WORDS.get(metric, (_name(metric), "after the last"))
+    last, (name, meaning) = (
+        records[-1],
+        _WORDS.get(metric, (name_metric(metric), "after the last")),
+    )
     found = [Number(name, _amount(metric, last[metric]), f"last epoch: {meaning}")]
     if best := best_epoch(records, metric):
         chosen = "chosen on the test examples themselves, so it flatters"
@@ -221,7 +224,7 @@ def _curves(records: Sequence[Record]) -> Part:
     drawn += _curve("Loss", losses, records, "loss", text)
     for name in others:
         drawn += _curve(
-            _name(name).capitalize(), [name], records, _name(name), "After each epoch."
+            name_metric(name).capitalize(), [name], records, name_metric(name), "After each epoch."
         )
     return Part("Learning curves", drawings=drawn)
 
@@ -231,7 +234,7 @@ def _curve(
 ) -> list[Drawing]:
     epochs = [record["epoch"] for record in records]
     lines = [
-        Line(_LINES.get(name, _name(name)), epochs, [record.get(name) for record in records])
+        Line(_LINES.get(name, name_metric(name)), epochs, [record.get(name) for record in records])
         for name in names
     ]
     values = [y for line in lines for y in line.ys if y is not None]
@@ -300,7 +303,12 @@ def _energies(method: str, records: Sequence[Record]) -> Part:
         lines = _by_layer(kept, [record[name] for record in kept])
         text = "Mean over the steps of each epoch."
         drawn += chart(
-            f"Training: {_name(name)}", lines, "epoch", _name(name), log=True, note=text
+            f"Training: {name_metric(name)}",
+            lines,
+            "epoch",
+            name_metric(name),
+            log=True,
+            note=text,
         )
     known = [record for record in records if _diagnosis(record)]
     if not known:
