@@ -33,7 +33,7 @@ def _axes(columns: int) -> tuple[Figure, list[Axes]]:
 
 def plot_accuracy(records: Sequence[Record], headline: str) -> bytes:
     """How good a network is after each epoch."""
-    epochs, values = ([record.get(name) for record in records] for name in ("epoch", headline))
+    epochs, values = [r["epoch"] for r in records], [r.get(headline) for r in records]
     return plot_lines([Line("", epochs, values)], headline)
 
 

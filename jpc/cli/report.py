@@ -110,25 +110,26 @@ class Report:
         done, of = len(self.records), "" if self.epochs is None else f" of {self.epochs}"
         seconds = sum(record["seconds"] for record in self.records)
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-        ran = f"{_STATES[self.status]}. Epoch {done}{of}, {seconds:.0f} s with compiling"
-        return f"{ran}; {_describe(self.config)}written {now}."
+        known = self.config is not None and self.status not in ("finished", "failed")
+        resume = ", and jpc train --resume goes on with it" if known else ""
+        ran = f"{_STATES[self.status]}{resume}. Epoch {done}{of}, {seconds:.0f} s with compiling"
+        made_of = "" if self.config is None else f"{describe_method(self.config)}; "
+        return f"{ran}; {made_of}written {now}."
 
 
 _STATES = {
-    "running": "Running when this was written; if that is long ago, it was killed, and jpc train "
-    "--resume goes on",
-    "interrupted": "Interrupted: jpc train --resume goes on",
+    "running": "Running when this was written; if that is long ago, it was killed",
+    "interrupted": "Interrupted",
     "failed": "Failed",
     "finished": "Finished",
 }
 
 
-def _describe(config: Config | None) -> str:
-    if config is None:
-        return ""
+def describe_method(config: Config) -> str:
+    """`mlp 3 x 256, equilibrium, seed 0`."""
     network = config.network
     shape = f"{network.depth} x {network.width}" if network.kind == "mlp" else network.channels
-    return f"{network.kind} {shape}, {config.inference.method}, seed {config.training.seed}; "
+    return f"{network.kind} {shape}, {config.inference.method}, seed {config.training.seed}"
 
 
 def describe_metric(name: str, value: float | None) -> str:
@@ -220,7 +221,8 @@ def _curves(records: Sequence[Record]) -> Part:
     others = [name for name in names if name not in (*rates, *losses)]
     text = "Examples whose class was right. More is better."
     drawn = _curve("Accuracy", rates, records, "%", text)
-    text = "What training makes small. Where test goes up and training down, it overfits."
+    text = "What training makes small."
+    text += " Where test goes up and training down, it overfits." if len(losses) > 1 else ""
     drawn += _curve("Loss", losses, records, "loss", text)
     for name in others:
         drawn += _curve(
@@ -287,11 +289,13 @@ def _mistakes(outcome: Outcome | None) -> Part:
     return Part(title, text, more=table(["row", "is", "said", *features], outcome.rows))
 
 
-def _by_layer(records: Sequence[Record], rows: Sequence[Sequence[Any]]) -> list[Line]:
+def _by_layer(
+    records: Sequence[Record], rows: Sequence[Sequence[Any]], each: str = "layer"
+) -> list[Line]:
     """The entries of lists over epochs."""
     epochs = [record["epoch"] for record in records]
     columns = zip(*rows, strict=True)
-    return [Line(f"layer {i}", epochs, column) for i, column in enumerate(columns, start=1)]
+    return [Line(f"{each} {i}", epochs, column) for i, column in enumerate(columns, start=1)]
 
 
 def _energies(method: str, records: Sequence[Record]) -> Part:
@@ -300,7 +304,8 @@ def _energies(method: str, records: Sequence[Record]) -> Part:
     drawn = []
     for name in _vectors(records):
         kept = [record for record in records if record.get(name)]
-        lines = _by_layer(kept, [record[name] for record in kept])
+        each = "layer" if name == "energies" else name_metric(name)
+        lines = _by_layer(kept, [record[name] for record in kept], each)
         text = "Mean over the steps of each epoch."
         drawn += chart(
             f"Training: {name_metric(name)}",

@@ -38,7 +38,7 @@ def welch(one: Sample, other: Sample) -> float:
         return math.nan
     if one.deviation() == other.deviation() == 0:
         return math.nan
-    return float(ttest_ind(one.values, other.values, equal_var=False).pvalue)
+    return float(ttest_ind(one.values, other.values, equal_var=False)[1])
 
 
 def holm(chances: Sequence[float]) -> list[float]:

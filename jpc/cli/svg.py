@@ -58,7 +58,8 @@ class Axis(NamedTuple):
     def show(self, tick: Number) -> str:
         if not self.log or (min(self.ticks) > 9e-5 and max(self.ticks) < 1.1e4):
             return f"{tick:.6g}"
-        return "10" + f"{round(math.log10(tick))}".translate(_SUPERSCRIPTS)
+        first, power = f"{tick:.0e}".split("e")
+        return f"{first}·10".removeprefix("1·") + f"{int(power)}".translate(_SUPERSCRIPTS)
 
     def _scale(self, value: Number) -> Number:
         return math.log10(value) if self.log else value
@@ -127,8 +128,8 @@ def chart(
     """Lines over an axis, or nothing if there is nothing to draw. On a logarithmic axis what is
     not positive, or tiny beside the largest value, is left out.
     """
-    values = [y for line in lines for y in (*line.ys, *line.low, *line.high) if _is_number(y)]
-    floor = _SMALLEST * max(values, default=0.0)
+    values = [y for line in lines for y in (*line.ys, *line.low, *line.high) if y is not None]
+    floor = _SMALLEST * max(filter(math.isfinite, values), default=0.0)
     lines = [_visible(line, max(floor, 0.0) if log else -math.inf, log_x) for line in lines]
     ys = [y for line in lines for y in (*line.ys, *line.low, *line.high) if y is not None]
     xs = [x for line in lines for x, y in zip(line.xs, line.ys, strict=True) if y is not None]
@@ -146,13 +147,9 @@ def chart(
     return [Drawing(title, "".join(drawn), legend=legend, note=note)]
 
 
-def _is_number(value: Number | None) -> bool:
-    return value is not None and math.isfinite(value)
-
-
 def _visible(line: Line, floor: float, log_x: bool) -> Line:
     """With a gap in place of what cannot be drawn."""
-    drawable = lambda y: y if _is_number(y) and y > floor else None
+    drawable = lambda y: y if y is not None and math.inf > y > floor else None
     at = [i for i, x in enumerate(line.xs) if x > 0 or not log_x]
     low, high = ([drawable(edge[i]) for i in at] if edge else [] for edge in line[3:])
     return Line(line.name, [line.xs[i] for i in at], [drawable(line.ys[i]) for i in at], low, high)
@@ -192,8 +189,9 @@ def log_axis(values: Sequence[Number], *, tight: bool = False) -> Axis:
     least, most = math.log10(min(values)), math.log10(max(values))
     low, high = math.floor(least + 1e-9), math.ceil(most - 1e-9)
     high = max(high, low + 1)
-    skip = math.ceil((high - low) / 6)
-    ticks = [10.0**i for i in range(low, high + 1, skip)]
+    skip, between = math.ceil((high - low) / 6), (1, 2, 5) if high == low + 1 else (1,)
+    powers = range(low, high + 1, skip)
+    ticks = [m * 10.0**i for i in powers for m in between if i < high or m == 1]
     if not tight or least == most:
         return Axis(10.0**low, 10.0**high, ticks, True)
     low, high = 10.0**least, 10.0**most

@@ -6,13 +6,12 @@ import jax
 import jpc
 
 from .._files import write_whole
-from . import plot
 from .build import load_data, make_keys, make_mesh
 from .config import Config
 from .diagnose import Diagnosis
 from .folder import Record, RunFolder
 from .outcome import Outcome, observe
-from .report import Report, Status, headline
+from .report import Report, Status
 from .setting import Picture, State
 from .tasks import AbstractTask, make_task
 from .toml import as_tables
@@ -67,9 +66,11 @@ class Watcher:
         self._written = time.monotonic()
 
     def _plot(self, records: list[Record]) -> None:
+        from . import plot  # noqa: PLC0415  (Matplotlib is slow to import)
+
         config, path = self._task.setting.config, self._folder.path
         x_label = "step" if config.inference.method == "descent" else "time"
-        write_whole(path / "accuracy.png", plot.plot_accuracy(records, headline(records)))
+        write_whole(path / "accuracy.png", plot.plot_accuracy(records, self._task.headline))
         write_whole(path / "energies.png", plot.plot_energies(records, x_label))
         if config.data.task != "discriminative" and self._pictures:
             write_whole(path / "samples.png", plot.plot_pictures(self._pictures))
