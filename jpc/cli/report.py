@@ -167,12 +167,10 @@ def best_epoch(records: Sequence[Record], metric: str) -> Record | None:
 
 def _scalars(records: Sequence[Record]) -> list[str]:
     """The metrics that are numbers, in order."""
-    kinds: dict[str, bool] = {}
-    for record in records:
-        for name, value in record.items():
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            kinds[name] = kinds.get(name, False) or number
-    return [name for name, number in kinds.items() if number and name not in _NOT_METRICS]
+    names = dict.fromkeys(name for record in records for name in record)
+    number = lambda x: x is None or (isinstance(x, int | float) and not isinstance(x, bool))
+    plain = [name for name in names if all(number(record.get(name)) for record in records)]
+    return [name for name in plain if name not in _NOT_METRICS]
 
 
 def _vectors(records: Sequence[Record]) -> list[str]:

@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,7 +38,8 @@ def welch(one: Sample, other: Sample) -> float:
         return math.nan
     if one.deviation() == other.deviation() == 0:
         return math.nan
-    return float(ttest_ind(one.values, other.values, equal_var=False)[1])
+    found: Any = ttest_ind(one.values, other.values, equal_var=False)
+    return float(found.pvalue)
 
 
 def holm(chances: Sequence[float]) -> list[float]:

@@ -70,7 +70,7 @@ class Drawing(NamedTuple):
 
     title: str
     drawn: str
-    size: tuple[float, float] = (WIDTH, HEIGHT)
+    size: tuple[Number, Number] = (WIDTH, HEIGHT)
     legend: Sequence[tuple[str, str]] = ()
     note: str = ""
 
@@ -110,7 +110,7 @@ class Drawing(NamedTuple):
         return "-".join("".join(c if c.isalnum() else " " for c in self.title.lower()).split())
 
 
-def _lines(y: float, legend: Sequence[tuple[str, str]]) -> list[tuple[float, tuple[str, str]]]:
+def _lines(y: Number, legend: Sequence[tuple[str, str]]) -> list[tuple[Number, tuple[str, str]]]:
     return [(y + _LINE * i, entry) for i, entry in enumerate(legend)]
 
 
@@ -281,7 +281,7 @@ def _labels(x_label: str, y_label: str) -> list[str]:
     return [_text(middle, HEIGHT - 6, x_label, "middle"), _text(4, 12, y_label, "start")]
 
 
-def _text(x: float, y: float, text: str, anchor: str, more: str = "") -> str:
+def _text(x: Number, y: Number, text: str, anchor: str, more: str = "") -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{more}>{html.escape(text)}</text>'
 
 
@@ -294,7 +294,9 @@ def _legend(names: Sequence[str]) -> list[tuple[str, str]]:
     return [(colour(i, len(names)), names[i]) for i in shown]
 
 
-def matrix(title: str, names: Sequence[str], counts: Sequence[Sequence[int]], note: str):
+def matrix(
+    title: str, names: Sequence[str], counts: Sequence[Sequence[int]], note: str
+) -> list[Drawing]:
     """Which class was taken for which: a row for what it is, a column for what was said. The
     darker a cell, the more of its row are in it.
     """
@@ -320,19 +322,21 @@ def _shorten(name: str) -> str:
     return name if len(name) <= 14 else name[:13] + "…"
 
 
-def _upright(x: float, y: float, text: str) -> str:
+def _upright(x: Number, y: Number, text: str) -> str:
     if len(text) <= 2:
         return _text(x - 4, y, text, "middle")
     return _text(x, y, text, "start", f' transform="rotate(-90 {x:.1f} {y:.1f})"')
 
 
-def _cell(x: float, y: float, size: float, share: float, said: str) -> str:
+def _cell(x: Number, y: Number, size: Number, share: Number, said: str) -> str:
     place = f'x="{x + 0.5:.1f}" y="{y + 0.5:.1f}" width="{size - 1:.1f}" height="{size - 1:.1f}"'
     kind = f'class="cell" fill-opacity="{share:.3f}"' if share else 'class="soft" opacity="0.3"'
     return f"<rect {place} {kind}><title>{html.escape(said)}</title></rect>"
 
 
-def bars(title: str, names: Sequence[str], shares: Sequence[float], texts: Sequence[str], note):
+def bars(
+    title: str, names: Sequence[str], shares: Sequence[Number], texts: Sequence[str], note: str
+) -> list[Drawing]:
     """A bar for each name, of a share between 0 and 1, and a text beside it."""
     short = [_shorten(name) for name in names]
     left, right, height = 12 + 6.6 * max(map(len, short)), 110, 22
