@@ -84,6 +84,9 @@ class FakeTask:
         self.setting = types.SimpleNamespace(dataset=dataset, config=config)
         self._scores = np.asarray(scores, np.float32)
 
+    def imagine(self, state, scores):
+        return None
+
     def scores(self, state, images):
         return jnp.asarray(self._scores[: len(images)])
 

@@ -14,7 +14,7 @@ from .significance import Sample, judge
 from .svg import Drawing, Line, chart
 from .toml import as_tables
 
-_SEED = "training.seed"
+_SEED, _MOST_TOLD = "training.seed", 3
 _METRICS = ("test_acc", "test_loss", "loss")
 
 
@@ -174,7 +174,7 @@ def compare_runs(folders: Sequence[RunFolder]) -> Comparison:
         dict(run=name, **_result(lines), **{n: given.get(n) for n in different})
         for name, lines, given in zip(names, records, options, strict=True)
     ]
-    groups = _group(options, records, [name for name in different if name != _SEED])
+    groups = _group(names, options, records, [name for name in different if name != _SEED])
     shared = {name: options[0][name] for name in every if name not in different}
     return Comparison(rows, groups, shared, next(iter(_common(groups)), "loss"))
 
@@ -188,19 +188,22 @@ def write_comparison(found: Comparison, path: Path) -> None:
 
 
 def _group(
+    names: Sequence[str],
     options: Sequence[Mapping[str, Any]],
     records: Sequence[Sequence[Record]],
     different: Sequence[str],
 ) -> list[Group]:
-    """Runs by what they have that others do not. One with a seed that was there before would say
-    the same again, and is left out.
+    """Runs by what they have that others do not, or by their first one if that is much. One with
+    a seed that was there before would say the same again, and is left out.
     """
     found: dict[tuple[str, ...], dict[Any, Sequence[Record]]] = {}
-    for given, lines in zip(options, records, strict=True):
+    called: dict[tuple[str, ...], str] = {}
+    for name, given, lines in zip(names, options, records, strict=True):
         key = tuple(str(given.get(name)) for name in different)
         found.setdefault(key, {}).setdefault(given.get(_SEED), lines)
-    name = lambda key: ", ".join(map(_describe, different, key)) or "all runs"
-    return [Group(name(key), list(runs.values())) for key, runs in found.items()]
+        told = ", ".join(map(_describe, different, key)) or "all runs"
+        called.setdefault(key, told if len(different) <= _MOST_TOLD else name)
+    return [Group(called[key], list(runs.values())) for key, runs in found.items()]
 
 
 def _describe(name: str, value: str) -> str:

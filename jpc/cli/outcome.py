@@ -14,7 +14,8 @@ WORST, MOST_INFERRED, _CHUNK, _COLUMNS = 20, 1000, 1000, 8
 
 class Outcome(NamedTuple):
     """The classes that examples are of and those that they were taken for, by number; how many
-    there are; and the worst mistakes, as pictures or, where the data are none, as rows.
+    there are; the worst mistakes, as pictures or, where the data are none, as rows; and what the
+    network makes of the first images, if it makes any.
     """
 
     classes: tuple[str, ...]
@@ -23,6 +24,7 @@ class Outcome(NamedTuple):
     examples: int
     pictures: tuple[Picture, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
+    remade: tuple[Picture, ...] = ()
 
     def confusion(self) -> np.ndarray:
         """How many examples of each class (row) were taken for each class (column)."""
@@ -51,6 +53,8 @@ def observe(task: AbstractTask, state: State) -> Outcome | None:
     scores = _in_chunks(lambda x: task.scores(state, jnp.asarray(x, float)), images)
     if scores is None or not np.all(np.isfinite(scores)):
         return None
+    imagined = task.imagine(state, jnp.asarray(scores[:10], float))
+    remade = () if imagined is None else task.setting.reconstructions(images[:10], imagined)
     sure = task.setting.config.energy.loss == "ce"
     scores = np.asarray(jax.nn.softmax(scores) if sure else scores)
     guesses, each = np.argmax(scores, axis=1), np.arange(len(labels))
@@ -63,12 +67,12 @@ def observe(task: AbstractTask, state: State) -> Outcome | None:
     if len(dataset.shape) == 3:
         captions = [f"{a}{p}, is {b}" for (a, b), p in zip(said, chances, strict=True)]
         shown = map(Picture, dataset.restore(images[worst]), captions, [False] * len(worst))
-        return Outcome(*known, pictures=tuple(shown))
+        return Outcome(*known, pictures=tuple(shown), remade=tuple(remade))
     rows = [
         (f"{i}", b, a + p, *(f"{x:.4g}" for x in np.ravel(images[i])[:_COLUMNS]))
         for i, (a, b), p in zip(worst, said, chances, strict=True)
     ]
-    return Outcome(*known, rows=tuple(rows))
+    return Outcome(*known, rows=tuple(rows), remade=tuple(remade))
 
 
 def _in_chunks(scores: Any, images: np.ndarray) -> np.ndarray | None:

@@ -103,7 +103,7 @@ class Report:
             _energies(method, records),
             _certificate(method, records),
             _norms(records),
-            *_galleries(self.pictures),
+            *_galleries([*self.pictures, *(self.outcome.remade if self.outcome else ())]),
         ]
 
     def _state(self) -> str:

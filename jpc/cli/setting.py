@@ -100,10 +100,6 @@ class Setting:
         images = self.dataset.restore(self.states(params, jnp.eye(self.classes))[-1])
         return list(map(Picture, images, self.dataset.classes))
 
-    def first_images(self, number: int = 10) -> Array:
-        """Of the test set."""
-        return jnp.asarray(self.dataset.test[0][:number], float)
-
     def reconstructions(self, images: Any, made: Any) -> list[Picture]:
         """Images, each beside what was made of it."""
         restored = zip(self.dataset.restore(images), self.dataset.restore(made), strict=True)

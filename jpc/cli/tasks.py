@@ -51,6 +51,10 @@ class AbstractTask(abc.ABC):
         """
 
     @abc.abstractmethod
+    def imagine(self, state: State, scores: Any) -> jax.Array | None:
+        """The images that such scores predict, if the network makes any of them."""
+
+    @abc.abstractmethod
     def problem(self, state: State, input: Any, output: Any) -> Problem:
         """The problem of inference that is solved in a step."""
 
@@ -78,6 +82,9 @@ class Discriminative(AbstractTask):
 
     def scores(self, state, images):
         return self.setting.states(params_of(state), images)[-1]
+
+    def imagine(self, state, scores):
+        return None
 
     def problem(self, state, input, output):
         return Problem(params_of(state), None, output, input)
@@ -128,9 +135,10 @@ class Generative(AbstractTask):
         return Problem(params_of(state), None, output, input)
 
     def pictures(self, state):
-        params, images = params_of(state), self.setting.first_images()
-        made = self.setting.states(params, self.scores(state, images))[-1]
-        return self.setting.samples(params) + self.setting.reconstructions(images, made)
+        return self.setting.samples(params_of(state))
+
+    def imagine(self, state, scores):
+        return self.setting.states(params_of(state), scores)[-1]
 
 
 class Unsupervised(AbstractTask):
@@ -157,6 +165,9 @@ class Unsupervised(AbstractTask):
     def scores(self, state, images):
         return None
 
+    def imagine(self, state, scores):
+        return None
+
     def problem(self, state, input, output):
         params = params_of(state)
         return Problem(params, self._start(params, output), output, input)
@@ -165,12 +176,14 @@ class Unsupervised(AbstractTask):
         """Reconstructions, and samples: causes that are drawn as if the inferred ones were
         normal.
         """
-        params, images = params_of(state), self.setting.first_images(100)
+        params = params_of(state)
+        images = jnp.asarray(self.setting.dataset.test[0][:100], float)
         causes = self.setting.explain(params, self._start(params, images), images)
         made = self.setting.states(params, causes)[-1]
-        spread = np.cov(causes, rowvar=False).reshape(2 * causes.shape[1:])
+        known = np.nan_to_num(np.asarray(causes, float))  # Inference may have diverged.
+        spread = np.cov(known, rowvar=False).reshape(2 * causes.shape[1:])
         draw = np.random.default_rng(0).multivariate_normal
-        drawn = draw(np.mean(causes, axis=0), spread, 10, check_valid="ignore")
+        drawn = draw(np.mean(known, axis=0), spread, 10, check_valid="ignore")
         samples = self.setting.states(params, jnp.asarray(drawn, causes.dtype))[-1]
         return [
             *(Picture(image, "drawn") for image in self.setting.dataset.restore(samples)),
@@ -228,9 +241,10 @@ class Hybrid(AbstractTask):
         return Problem(Params(state["generator"], None), start, output, input)
 
     def pictures(self, state):
-        params, images = Params(state["generator"], None), self.setting.first_images()
-        made = self.setting.states(params, self.scores(state, images))[-1]
-        return self.setting.samples(params) + self.setting.reconstructions(images, made)
+        return self.setting.samples(Params(state["generator"], None))
+
+    def imagine(self, state, scores):
+        return self.setting.states(Params(state["generator"], None), scores)[-1]
 
     def _guess(self, state: State, output: Any) -> list[Any]:
         networks = state["amortiser"], state["generator"]
