@@ -439,4 +439,12 @@ class TestLoadRun:
 def test_superscripts_are_short():
     axis = svg.log_axis([1e-8, 1.0])
     assert axis.show(1e-8) == "10⁻⁸"
-    assert svg.log_axis([0.002, 0.009]).ticks == pytest.approx([0.001, 0.002, 0.005, 0.01])
+    for values, ticks in (
+        ([0.003, 0.009], [0.002, 0.005, 0.01]),
+        ([9.5, 15.8], [5, 10, 20]),
+        ([10.0, 10.0], [10, 20]),
+        ([1e-6, 2e2], [1e-6, 1e-4, 1e-2, 1, 100]),
+    ):
+        axis = svg.log_axis(values)
+        assert axis.ticks == pytest.approx(ticks)
+        assert axis.low <= min(values) <= max(values) <= axis.high

@@ -183,20 +183,23 @@ def _round_up(size: Number) -> float:
 
 
 def log_axis(values: Sequence[Number], *, tight: bool = False) -> Axis:
-    """Powers of ten, at most about six of them; from the first to the last of them, unless it is
-    to be tight.
+    """Powers of ten, at most about six of them, or 1, 2 and 5 times these within a decade. From
+    the first to the last of them, unless it is to be tight.
     """
-    least, most = math.log10(min(values)), math.log10(max(values))
-    low, high = math.floor(least + 1e-9), math.ceil(most - 1e-9)
+    least, most = min(values), max(values)
+    low, high = math.floor(math.log10(least) + 1e-9), math.ceil(math.log10(most) - 1e-9)
     high = max(high, low + 1)
-    skip, between = math.ceil((high - low) / 6), (1, 2, 5) if high == low + 1 else (1,)
-    powers = range(low, high + 1, skip)
-    ticks = [m * 10.0**i for i in powers for m in between if i < high or m == 1]
-    if not tight or least == most:
-        return Axis(10.0**low, 10.0**high, ticks, True)
-    low, high = 10.0**least, 10.0**most
-    inside = [tick for tick in ticks if low * 0.999 <= tick <= high * 1.001]
-    return Axis(low, high, inside, True)
+    if most < 10 * least:
+        ticks = [m * 10.0**i for i in range(low - 1, high + 1) for m in (1, 2, 5)]
+        first = max(i for i, tick in enumerate(ticks) if tick <= least * (1 + 1e-9))
+        last = min(i for i, tick in enumerate(ticks) if tick >= most * (1 - 1e-9))
+        ticks = ticks[first : max(last, first + 1) + 1]
+    else:
+        ticks = [10.0**i for i in range(low, high + 1, math.ceil((high - low) / 6))]
+    inside = [tick for tick in ticks if least * 0.999 <= tick <= most * 1.001]
+    if tight and least < most and inside:
+        return Axis(least, most, inside, True)
+    return Axis(ticks[0], max(ticks[-1], most), ticks, True)
 
 
 def hue(i: int, number: int) -> float:
