@@ -124,7 +124,7 @@ class TestOutcome:
 def boxes(element):
     """Where the texts of a drawing are, generously; upright ones stand."""
     for text in element.iter("text"):
-        x, y, width = float(text.get("x")), float(text.get("y")), 7.0 * len(text.text)
+        x, y, width = float(text.get("x")), float(text.get("y")), 8.0 * len(text.text)
         left = x - dict(start=0, middle=width / 2, end=width)[text.get("text-anchor")]
         if "rotate" in (text.get("transform") or ""):
             yield x - 10, y - width, x, y, text.text

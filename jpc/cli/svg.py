@@ -16,6 +16,7 @@ _MOST_NAMES = 8
 _SMALLEST = 1e-9
 _LINE = 18  # Between the lines of a legend in a file.
 _DARK_CELL = 0.55
+_LETTER = 8.4  # How wide a letter is on a phone, where text is larger.
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _FILE_STYLE = """
 text { fill: #3c4454; font: 12px sans-serif; } .grid { stroke: #dfe3ea; stroke-width: 1; }
@@ -304,7 +305,7 @@ def matrix(
     darker a cell, the more of its row are in it.
     """
     number, short = len(names), [_shorten(name) for name in names]
-    margin = 12 + 6.6 * max(map(len, short))
+    margin = 12 + _LETTER * max(map(len, short))
     size = max(WIDTH - margin - 8, 16 * number) / number
     at, drawn = (lambda i: margin + size * i), []
     for i, row in enumerate(counts):
@@ -322,7 +323,7 @@ def matrix(
 
 
 def _shorten(name: str) -> str:
-    return name if len(name) <= 14 else name[:13] + "…"
+    return name if len(name) <= 12 else name[:11] + "…"
 
 
 def _upright(x: Number, y: Number, text: str) -> str:
@@ -342,7 +343,8 @@ def bars(
 ) -> list[Drawing]:
     """A bar for each name, of a share between 0 and 1, and a text beside it."""
     short = [_shorten(name) for name in names]
-    left, right, height = 12 + 6.6 * max(map(len, short)), 110, 22
+    left, right = (12 + _LETTER * max(map(len, each)) for each in (short, texts))
+    height = 22
     drawn = []
     for i, (name, share, text) in enumerate(zip(short, shares, texts, strict=True)):
         y, room = 6 + height * i, WIDTH - left - right
