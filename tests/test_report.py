@@ -84,11 +84,11 @@ class FakeTask:
         self.setting = types.SimpleNamespace(dataset=dataset, config=config)
         self._scores = np.asarray(scores, np.float32)
 
-    def imagine(self, state, scores):
+    def imagine(self, state, causes):
         return None
 
-    def scores(self, state, images):
-        return jnp.asarray(self._scores[: len(images)])
+    def predict(self, state, inputs):
+        return jnp.asarray(self._scores[: len(inputs)])
 
 
 SCORES = [[3, 0, 0], [2, 1, 0], [0, 0, 5], [0, 4, 1], [1, 0, 0]]
@@ -107,7 +107,7 @@ class TestOutcome:
     def test_rows_where_the_data_are_no_images(self):
         found = observe(FakeTask(SCORES, LABELS, (3,), ("a", "b", "c"), "ce"), {})
         assert found.pictures == ()
-        assert found.rows[0] == ("2", "b", "c (99 %)", "6", "7", "8")
+        assert found.rows[0] == ("2", "b", "c (99 %)", "0.06", "0.07", "0.08")
         page = parse(Report(records=records_of([50.0]), outcome=found).page())
         assert "Worst mistakes" in [title.text for title in page.iter("h2")]
 
@@ -173,12 +173,20 @@ class TestDrawings:
 
     def test_best_epoch_is_marked(self):
         page = Report(records=records_of([90.0, 95.0, 95.0, 94.0])).page()
-        assert "best test epoch: 2, 95.0 %" in page
+        assert "best epoch: 2, 95.0 %" in page
         mark = chart("t", [Line("a", [1, 2], [1.0, 3.0])], "epoch", "y", mark=Mark(2, 3.0, "b"))
         page = ET.fromstring(mark[0].figure())
         (ring,) = page.iter("circle")
         (line,) = page.iter("polyline")
         assert line.get("points").split()[1] == f"{ring.get('cx')},{ring.get('cy')}"
+
+    def test_best_epoch_is_that_of_validation(self):
+        records = records_of([90.0, 95.0, 94.0])
+        for record, chosen in zip(records, [80.0, 81.0, 82.0], strict=True):
+            record["val_acc"] = chosen
+        page = Report(records=records).page()
+        assert "best epoch: 3, 94.0 %" in page
+        assert "epoch 3, chosen on validation" in page
 
     def test_files_stand_alone(self):
         (drawn,) = chart("A & <B>", [Line("a", [1], [1.0]), Line(EVIL, [1], [2.0])], "epoch", "y")

@@ -9,13 +9,12 @@ from .._files import write_whole
 from .config import ENTRIES, ConfigError
 from .folder import Record, RunFolder
 from .page import figures, heading, note, page, pairs, say, section, table as page_table
-from .report import name_metric
+from .report import METRICS, more_is_better, name_metric
 from .significance import Sample, judge
 from .svg import Drawing, Line, chart
 from .toml import as_tables
 
 _SEED, _MOST_TOLD = "training.seed", 3
-_METRICS = ("test_acc", "test_loss", "loss")
 
 
 class Group(NamedTuple):
@@ -80,7 +79,8 @@ class Comparison(NamedTuple):
         """Which group is better, and whether that is chance."""
         samples = [group.sample(self.metric) for group in self.groups]
         percent = self.metric.endswith("acc")
-        said = judge(samples, more_is_better=percent, unit=" %" if percent else "")
+        up = more_is_better(self.metric)
+        said = judge(samples, more_is_better=up, unit=" %" if percent else "")
         for group, sample in zip(self.groups, samples, strict=True):
             if lost := len(group.runs) - len(sample.values):
                 said.append(
@@ -103,7 +103,7 @@ class Comparison(NamedTuple):
             text = (
                 "A line is a mean over seeds, its band one standard deviation." if banded else ""
             )
-            label = "%" if metric.endswith("acc") else "loss"
+            label = "%" if metric.endswith("acc") else name
             drawn += chart(name.capitalize(), lines, "epoch", label, note=text)
         return drawn
 
@@ -214,7 +214,7 @@ def _describe(name: str, value: str) -> str:
 def _common(groups: Sequence[Group]) -> list[str]:
     """The metrics that all runs have, the one to compare by first."""
     every = [records for group in groups for records in group.runs]
-    return [m for m in _METRICS if every and all(m in records[-1] for records in every)]
+    return [m for m in METRICS if every and all(m in records[-1] for records in every)]
 
 
 def _flatten(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -230,6 +230,7 @@ def _result(records: Sequence[Record]) -> dict[str, Any]:
     last = records[-1]
     seconds = round(sum(record["seconds"] for record in records), 1)
     named = {name: last.get(name) for name in ("epoch", "test_acc", "test_loss")}
+    named |= {name: last[name] for name in ("test_r2",) if name in last}
     error = last["diagnosis"]["certificate"].get("gradient_error")
     return dict(**named, seconds=seconds, gradient_error=error)
 

@@ -1,5 +1,6 @@
 """What a network says of the test set, example by example."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -47,14 +48,17 @@ def observe(task: AbstractTask, state: State) -> Outcome | None:
     """The outcome on the test set, or on its beginning where a class must be inferred; `None`
     for a task without classes.
     """
-    dataset, quick = task.setting.dataset, task.setting.config.data.task == "discriminative"
-    size = len(dataset.test[1]) if quick else MOST_INFERRED
-    images, labels = (array[:size] for array in dataset.test)
-    scores = _in_chunks(lambda x: task.scores(state, jnp.asarray(x, float)), images)
-    if scores is None or not np.all(np.isfinite(scores)):
+    dataset, kind = task.setting.dataset, task.setting.config.data.task
+    if kind == "unsupervised" or not dataset.classes:
         return None
-    imagined = task.imagine(state, jnp.asarray(scores[:10], float))
-    remade = () if imagined is None else task.setting.reconstructions(images[:10], imagined)
+    size = len(dataset.test[1]) if kind == "discriminative" else MOST_INFERRED
+    images, labels = (array[:size] for array in dataset.test)
+    scores = _in_chunks(lambda x: task.predict(state, jnp.asarray(x, float)), images)
+    if not (len(scores) and np.all(np.isfinite(scores))):
+        return None
+    is_image, remade = len(dataset.shape) == 3, ()
+    if is_image and (made := task.imagine(state, jnp.asarray(scores[:10], float))) is not None:
+        remade = tuple(task.setting.reconstructions(images[:10], made))
     sure = task.setting.config.energy.loss == "ce"
     scores = np.asarray(jax.nn.softmax(scores) if sure else scores)
     guesses, each = np.argmax(scores, axis=1), np.arange(len(labels))
@@ -64,24 +68,22 @@ def observe(task: AbstractTask, state: State) -> Outcome | None:
     names = dataset.classes
     said = [(names[guesses[i]], names[labels[i]]) for i in worst]
     chances = [f" ({100 * scores[i, guesses[i]]:.0f} %)" * sure for i in worst]
-    if len(dataset.shape) == 3:
+    if is_image:
         captions = [f"{a}{p}, is {b}" for (a, b), p in zip(said, chances, strict=True)]
         shown = map(Picture, dataset.restore(images[worst]), captions, [False] * len(worst))
-        return Outcome(*known, pictures=tuple(shown), remade=tuple(remade))
+        return Outcome(*known, pictures=tuple(shown), remade=remade)
+    inputs = np.reshape(dataset.restore(images[worst]), (len(worst), -1))[:, :_COLUMNS]
     rows = [
-        (f"{i}", b, a + p, *(f"{x:.4g}" for x in np.ravel(images[i])[:_COLUMNS]))
-        for i, (a, b), p in zip(worst, said, chances, strict=True)
+        (f"{i}", b, a + p, *(f"{x:.4g}" for x in row))
+        for i, (a, b), p, row in zip(worst, said, chances, inputs, strict=True)
     ]
-    return Outcome(*known, rows=tuple(rows), remade=tuple(remade))
+    return Outcome(*known, rows=tuple(rows), remade=remade)
 
 
-def _in_chunks(scores: Any, images: np.ndarray) -> np.ndarray | None:
+def _in_chunks(scores: Callable[[np.ndarray], Any], images: np.ndarray) -> np.ndarray:
     """Of all images, so many at a time that they fit, and always as many."""
-    size, found = min(_CHUNK, len(images)), []
+    size, found = max(1, min(_CHUNK, len(images))), []
     for start in range(0, len(images), size):
         chunk = images[start : start + size]
-        whole = np.resize(chunk, (size, *chunk.shape[1:]))
-        if (given := scores(whole)) is None:
-            return None
-        found.append(np.asarray(given)[: len(chunk)])
-    return np.concatenate(found) if found else None
+        found.append(scores(np.resize(chunk, (size, *chunk.shape[1:])))[: len(chunk)])
+    return np.concatenate(found) if found else np.zeros((0, 0))

@@ -31,9 +31,12 @@ from .toml import as_tables
 
 Status = Literal["running", "interrupted", "failed", "finished"]
 MOST_CLASSES = 40
-_NOT_METRICS = ("epoch", "step", "seconds")
+_NOT_METRICS = ("epoch", "step", "seconds", "compile_seconds")
+METRICS = ("test_acc", "test_r2", "test_loss", "loss")  # The first of them that is there counts.
+_UP = ("acc", "r2")  # More is better.
 _WORDS = {
     "test_acc": ("test accuracy", "of the test examples whose class the network got right"),
+    "test_r2": ("test R²", "of the test targets' variance is explained; 1 is all of it"),
     "test_loss": ("test loss", "mean of the loss over the test examples; less is better"),
     "loss": ("training loss", "mean of the loss over the training examples of an epoch"),
 }
@@ -43,6 +46,10 @@ _LINES = {
     "test_loss": "test",
     "test_acc": "test",
     "test_guess_acc": "test, amortiser alone",
+    "test_r2": "test",
+    "val_loss": "validation",
+    "val_acc": "validation",
+    "val_r2": "validation",
 }
 
 
@@ -109,10 +116,12 @@ class Report:
     def _state(self) -> str:
         done, of = len(self.records), "" if self.epochs is None else f" of {self.epochs}"
         seconds = sum(record["seconds"] for record in self.records)
+        compiling = sum(record.get("compile_seconds", 0.0) for record in self.records)
+        compiling = f"and {compiling:.0f} s of compiling" if compiling else "with compiling"
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         known = self.config is not None and self.status not in ("finished", "failed")
         resume = ", and jpc train --resume goes on with it" if known else ""
-        ran = f"{_STATES[self.status]}{resume}. Epoch {done}{of}, {seconds:.0f} s with compiling"
+        ran = f"{_STATES[self.status]}{resume}. Epoch {done}{of}, {seconds:.0f} s {compiling}"
         made_of = "" if self.config is None else f"{describe_method(self.config)}; "
         return f"{ran}; {made_of}written {now}."
 
@@ -150,19 +159,25 @@ def _amount(metric: str, value: float | None) -> str:
 def headline(records: Sequence[Record]) -> str | None:
     """The metric that says how good a network is."""
     names = _scalars(records)
-    wanted = [name for name in ("test_acc", "test_loss", "loss") if name in names]
+    wanted = [name for name in METRICS if name in names]
     return next(iter([*wanted, *names]), None)
 
 
+def more_is_better(metric: str) -> bool:
+    return metric.endswith(_UP)
+
+
 def best_epoch(records: Sequence[Record], metric: str) -> Record | None:
-    """The first of the best, if it is about test data: how good the best epoch of training is
-    would say nothing.
+    """The first of the best, by validation data if there are any. How good the best epoch of
+    training is would say nothing.
     """
-    there = [record for record in records if record.get(metric) is not None]
+    judge = metric.replace("test_", "val_")
+    judge = judge if judge in _scalars(records) else metric
+    there = [record for record in records if None not in (record.get(judge), record.get(metric))]
     if not there or not metric.startswith("test_"):
         return None
-    choose = max if metric.endswith("acc") else min
-    return choose(there, key=lambda record: record[metric])
+    choose = max if more_is_better(metric) else min
+    return choose(there, key=lambda record: record[judge])
 
 
 def _scalars(records: Sequence[Record]) -> list[str]:
@@ -191,9 +206,10 @@ def _numbers(records: Sequence[Record]) -> list[Number]:
     )
     found = [Number(name, _amount(metric, last[metric]), f"last epoch: {meaning}")]
     if best := best_epoch(records, metric):
-        chosen = "chosen on the test examples themselves, so it flatters"
-        text = f"epoch {best['epoch']}: {chosen}"
-        found.append(Number(f"best {name}", _amount(metric, best[metric]), text))
+        fair = metric.replace("test_", "val_") in best
+        chosen = "validation" if fair else "the test examples themselves, so it flatters"
+        text = f"epoch {best['epoch']}, chosen on {chosen}"
+        found.append(Number(f"best epoch's {name}", _amount(metric, best[metric]), text))
     if "loss" in last and metric != "loss":
         found.append(Number(_WORDS["loss"][0], _amount("loss", last["loss"]), _WORDS["loss"][1]))
     error = _diagnosis(last).get("certificate", {}).get("gradient_error")
@@ -215,10 +231,12 @@ def _percent(share: float) -> str:
 
 def _curves(records: Sequence[Record]) -> Part:
     names = _scalars(records)
-    rates, losses = ([n for n in names if n.endswith(end)] for end in ("acc", "loss"))
-    others = [name for name in names if name not in (*rates, *losses)]
+    rates, shares, losses = ([n for n in names if n.endswith(e)] for e in (*_UP, "loss"))
+    others = [name for name in names if name not in (*rates, *shares, *losses)]
     text = "Examples whose class was right. More is better."
     drawn = _curve("Accuracy", rates, records, "%", text)
+    text = "Share of the targets' variance that is explained. 1 is all of it, 0 is the mean."
+    drawn += _curve("Explained variance", shares, records, "R²", text)
     text = "What training makes small."
     text += " Where test goes up and training down, it overfits." if len(losses) > 1 else ""
     drawn += _curve("Loss", losses, records, "loss", text)
@@ -242,7 +260,7 @@ def _curve(
     best = [(name, found) for name in names if (found := best_epoch(records, name))]
     if best:
         name, found = best[0]
-        said = f"best test epoch: {found['epoch']}, {_amount(name, found[name])}"
+        said = f"best epoch: {found['epoch']}, {_amount(name, found[name])}"
         mark = Mark(found["epoch"], found[name], said)
     return chart(title, lines, "epoch", label, log=log, mark=mark, note=text)
 

@@ -11,7 +11,7 @@ import jpc
 from jpc.data import Dataset
 
 from .build import Params
-from .config import Config
+from .config import Config, ConfigError
 from .setting import Picture, Problem, Setting, State, make_setting, params_of
 
 
@@ -45,22 +45,20 @@ class AbstractTask(abc.ABC):
         """Metrics of a batch of the test set."""
 
     @abc.abstractmethod
-    def scores(self, state: State, images: Any) -> jax.Array | None:
-        """A number for each class of each image, the largest for the one that it is taken for,
-        if there are classes.
-        """
-
-    @abc.abstractmethod
-    def imagine(self, state: State, scores: Any) -> jax.Array | None:
-        """The images that such scores predict, if the network makes any of them."""
-
-    @abc.abstractmethod
     def problem(self, state: State, input: Any, output: Any) -> Problem:
         """The problem of inference that is solved in a step."""
 
     @abc.abstractmethod
     def pictures(self, state: State) -> list[Picture]:
         """Something to look at."""
+
+    @abc.abstractmethod
+    def predict(self, state: State, inputs: Any) -> Any:
+        """What is said of inputs: the activity of each class, or numbers."""
+
+    @abc.abstractmethod
+    def imagine(self, state: State, causes: Any) -> jax.Array | None:
+        """The images that such predictions explain, if the network makes any of them."""
 
 
 class Discriminative(AbstractTask):
@@ -80,19 +78,19 @@ class Discriminative(AbstractTask):
         named = dict(output=output, input=input, key=key, **self.setting.options)
         return jpc.evaluate_discriminative(**state, **named)
 
-    def scores(self, state, images):
-        return self.setting.states(params_of(state), images)[-1]
-
-    def imagine(self, state, scores):
-        return None
-
     def problem(self, state, input, output):
         return Problem(params_of(state), None, output, input)
+
+    def predict(self, state, inputs):
+        return self.setting.states(params_of(state), inputs)[-1]
+
+    def imagine(self, state, causes):
+        return None
 
     def pictures(self, state):
         dataset = self.setting.dataset
         images, labels = (array[:20] for array in dataset.test)
-        logits = self.scores(state, jnp.asarray(images, float))
+        logits = self.predict(state, jnp.asarray(images, float))
         guesses = np.argmax(logits, axis=1)
         chances = 100 * np.max(jax.nn.softmax(logits), axis=1)
         sure = self.setting.config.energy.loss == "ce"  # Else they are no probabilities.
@@ -126,19 +124,19 @@ class Generative(AbstractTask):
         loss = jpc.mse_loss(self.setting.states(params, input)[-1], output)
         return dict(acc=jpc.compute_accuracy(input, inferred), loss=loss)
 
-    def scores(self, state, images):
-        params = params_of(state)
-        start = self.setting.from_rest(params, self.setting.classes, len(images))
-        return self.setting.explain(params, start, images)
-
     def problem(self, state, input, output):
         return Problem(params_of(state), None, output, input)
+
+    def predict(self, state, inputs):
+        params = params_of(state)
+        start = self.setting.from_rest(params, self.setting.classes, len(inputs))
+        return self.setting.explain(params, start, inputs)
 
     def pictures(self, state):
         return self.setting.samples(params_of(state))
 
-    def imagine(self, state, scores):
-        return self.setting.states(params_of(state), scores)[-1]
+    def imagine(self, state, causes):
+        return self.setting.states(params_of(state), causes)[-1]
 
 
 class Unsupervised(AbstractTask):
@@ -162,15 +160,15 @@ class Unsupervised(AbstractTask):
         del input, key
         return dict(loss=jpc.mse_loss(self._reconstruct(params_of(state), output), output))
 
-    def scores(self, state, images):
-        return None
-
-    def imagine(self, state, scores):
-        return None
-
     def problem(self, state, input, output):
         params = params_of(state)
         return Problem(params, self._start(params, output), output, input)
+
+    def predict(self, state, inputs):
+        raise ConfigError("An unsupervised run has no targets, and predicts none.")
+
+    def imagine(self, state, causes):
+        return None
 
     def pictures(self, state):
         """Reconstructions, and samples: causes that are drawn as if the inferred ones were
@@ -232,19 +230,19 @@ class Hybrid(AbstractTask):
             loss=jpc.mse_loss(self.setting.states(params, input)[-1], output),
         )
 
-    def scores(self, state, images):
-        params = Params(state["generator"], None)
-        return self.setting.explain(params, self._guess(state, images), images)
-
     def problem(self, state, input, output):
         start = self._guess(state, output)[1:]
         return Problem(Params(state["generator"], None), start, output, input)
 
+    def predict(self, state, inputs):
+        params = Params(state["generator"], None)
+        return self.setting.explain(params, self._guess(state, inputs), inputs)
+
     def pictures(self, state):
         return self.setting.samples(Params(state["generator"], None))
 
-    def imagine(self, state, scores):
-        return self.setting.states(Params(state["generator"], None), scores)[-1]
+    def imagine(self, state, causes):
+        return self.setting.states(Params(state["generator"], None), causes)[-1]
 
     def _guess(self, state: State, output: Any) -> list[Any]:
         networks = state["amortiser"], state["generator"]
