@@ -342,7 +342,7 @@ class TestInterruption:
         output, errors = process.communicate()
         assert (process.returncode, output) == (130, "")
         assert f"saved; resume with: jpc train --resume {folder.path}" in errors
-        assert "interrupted" in folder.report.read_text()
+        assert "Interrupted" in folder.report.read_text()
 
         records = [[self.timeless(r) for r in f.read_metrics()] for f in (folder, whole)]
         assert len(records[0]) > done

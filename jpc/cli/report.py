@@ -30,7 +30,7 @@ from .svg import Drawing, Line, Mark, bars, chart, matrix
 from .toml import as_tables
 
 Status = Literal["running", "interrupted", "failed", "finished"]
-MOST_CLASSES = 40
+MOST_CLASSES, MOST_LINES = 40, 200
 _NOT_METRICS = ("epoch", "step", "seconds", "compile_seconds")
 METRICS = ("test_acc", "test_r2", "test_loss", "loss")  # The first of them that is there counts.
 _UP = ("acc", "r2")  # More is better.
@@ -98,7 +98,7 @@ class Report:
         config, last = self.config, self.records[-1] if self.records else {}
         name = self.name if config is None else f"{config.data.dataset}, {config.data.task}"
         best = headline(self.records)
-        return f"{name}: {describe_metric(best, last[best]) if best else 'no epoch done yet'}"
+        return f"{name}: {describe_metric(best, last.get(best)) if best else 'no epoch done yet'}"
 
     def _parts(self) -> list[Part]:
         records, config = self.records, self.config
@@ -193,7 +193,7 @@ def _vectors(records: Sequence[Record]) -> list[str]:
     last: Record = records[-1] if records else {}
     lists = {name: value for name, value in last.items() if isinstance(value, list) and value}
     plain = lambda value: all(x is None or isinstance(x, int | float) for x in value)
-    return [name for name, value in lists.items() if plain(value)]
+    return [name for name, value in lists.items() if len(value) <= MOST_LINES and plain(value)]
 
 
 def _numbers(records: Sequence[Record]) -> list[Number]:
@@ -204,7 +204,7 @@ def _numbers(records: Sequence[Record]) -> list[Number]:
         records[-1],
         _WORDS.get(metric, (name_metric(metric), "after the last")),
     )
-    found = [Number(name, _amount(metric, last[metric]), f"last epoch: {meaning}")]
+    found = [Number(name, _amount(metric, last.get(metric)), f"last epoch: {meaning}")]
     if best := best_epoch(records, metric):
         fair = metric.replace("test_", "val_") in best
         chosen = "validation" if fair else "the test examples themselves, so it flatters"
@@ -222,7 +222,9 @@ def _numbers(records: Sequence[Record]) -> list[Number]:
 
 
 def _diagnosis(record: Record) -> dict[str, Any]:
-    return record.get("diagnosis") or {}
+    """That of the command, not what somebody else calls so."""
+    found = record.get("diagnosis")
+    return found if isinstance(found, dict) and "course" in found else {}
 
 
 def _percent(share: float) -> str:

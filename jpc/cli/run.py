@@ -86,5 +86,5 @@ class Run:
             parts = [config.data.dataset, config.data.task, describe_method(config)]
         parts.append(f"epoch {done}{of}")
         if metric := headline(self.history):
-            parts.append(describe_metric(metric, self.history[-1][metric]))
+            parts.append(describe_metric(metric, self.history[-1].get(metric)))
         return f"Run({str(self.path)!r}: {', '.join(parts)})"
