@@ -61,7 +61,8 @@ def plot_energies(records: Sequence[Record], x_label: str) -> bytes:
         course = record["diagnosis"]["course"]
         _plot_layers(axes, course["times"], course["energies"])
         axes.set(title=f"Inference, epoch {record['epoch']}", xlabel=x_label, ylabel="energy")
-        axes.set_xscale("linear" if x_label == "step" else "log")
+        if x_label == "time":
+            axes.set_xscale("log", nonpositive="mask")
     epochs = [record["epoch"] for record in records]
     _plot_layers(over, epochs, [record["diagnosis"]["energies"] for record in records])
     over.xaxis.set_major_locator(MaxNLocator(integer=True))
