@@ -2,6 +2,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from ._extras import TRAIN
+
 
 def load_run(folder: str | os.PathLike) -> Any:
     """A run of `jpc train`, or of [`jpc.fit`][] with a `report`, from its folder.
@@ -32,5 +34,5 @@ def load_run(folder: str | os.PathLike) -> Any:
     try:
         from .cli.run import Run  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        raise ImportError(f"load_run needs {error.name}: pip install 'jpc[train]'.") from None
+        raise ImportError(f"load_run needs {error.name}: {TRAIN}.") from None
     return Run(Path(folder))

@@ -437,7 +437,7 @@ class TestLoadRun:
             jpc.load_run(tmp_path)
 
     def test_core_leaves_the_command_alone(self):
-        code = "import json, sys, jpc; print(json.dumps(list(sys.modules)))"
+        code = "import json, sys, jpc; jpc.fit; print(json.dumps(list(sys.modules)))"
         root = str(Path(jpc.__file__).parents[1])
         done = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root

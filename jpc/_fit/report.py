@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 
+from .._extras import TRAIN
 from .progress import Record
 
 
@@ -32,5 +33,5 @@ def choose_report(
     try:
         from ..cli.journal import Journal  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        raise ImportError(f"report= needs {error.name}: pip install 'jpc[train]'.") from None
+        raise ImportError(f"report= needs {error.name}: {TRAIN}.") from None
     return Journal(Path(folder), epochs, earlier)
