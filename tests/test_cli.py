@@ -28,7 +28,7 @@ with install_import_hook("jpc.cli", "beartype.beartype"):
     from jpc.cli.evaluate import evaluate
     from jpc.cli.folder import RunFolder, choose_folder
     from jpc.cli.options import read_config
-    from jpc.cli.report import write_report
+    from jpc.cli.report import Report
     from jpc.cli.svg import Line, chart, linear_axis, log_axis
     from jpc.cli.toml import as_tables, write_tables
     from jpc.cli.train import prepare, restore
@@ -195,7 +195,9 @@ class TestRunFolder:
     def test_has_all_files(self, run):
         task = run.read_config().data.task
         files = {"config.toml", "metrics.jsonl", "report.html", "accuracy.png", "energies.png"}
-        files |= {"checkpoints"} | ({"samples.png"} if task != "discriminative" else set())
+        files |= {"checkpoints", "figures"} | (
+            {"samples.png"} if task != "discriminative" else set()
+        )
         assert {path.name for path in run.path.iterdir()} == files
 
     def test_metrics_are_those_of_the_state(self, run):
@@ -232,13 +234,15 @@ class TestRunFolder:
         text = run.report.read_text()
         page = ET.fromstring(text.removeprefix("<!DOCTYPE html>\n"))
         titles = [title.text for title in page.iter("h2")]
-        pictures = "Predictions" if run.path.name == "discriminative" else "Samples"
-        assert titles == [
-            "Curves",
+        task = run.path.name
+        made = ["Samples", "Reconstructions"]
+        assert [title for title in titles if title != "Worst mistakes"] == [
+            "Learning curves",
+            *(["Classes"] if task != "unsupervised" else []),
             "Energies of the layers",
-            "Weights and gradients",
             "Distance from equilibrium",
-            pictures,
+            "Weights and gradients",
+            *(["Predictions"] if task == "discriminative" else made),
             "Configuration",
             "Machine",
         ]
@@ -248,6 +252,26 @@ class TestRunFolder:
         sources = [image.get("src") for image in page.iter("img")]
         assert len(sources) >= 10
         assert all(source.startswith("data:image/png;base64,") for source in sources)
+        drawn = {ET.parse(path).getroot().tag for path in run.figures.glob("*.svg")}
+        assert drawn == {"{http://www.w3.org/2000/svg}svg"}
+        assert len(list(run.figures.iterdir())) == len(list(page.iter("figure")))
+
+    def test_report_counts_the_mistakes(self, digits_run):
+        """As many as the accuracy says, off the diagonal of the matrix."""
+        text = (digits_run / "report.html").read_text()
+        accuracy = RunFolder(digits_run).read_metrics()[-1]["test_acc"]
+        assert f"{round(360 * (1 - accuracy / 100))} mistakes in 360 test examples" in text
+
+    def test_is_an_object_in_python(self, digits_run):
+        run, folder = jpc.load_run(digits_run), RunFolder(digits_run)
+        assert run.history == folder.read_metrics()
+        assert run.config == folder.read_config()
+        logits = jpc.init_activities_with_ffwd(run.model, run.data.test[0])[-1]
+        accuracy = 100 * np.mean(np.argmax(logits, axis=1) == run.data.test[1])
+        np.testing.assert_allclose(accuracy, run.history[-1]["test_acc"], rtol=1e-5)
+        assert run.skip_model is None
+        assert "digits, discriminative, mlp 2 x 8, descent" in repr(run)
+        assert "epoch 25 of 25, test accuracy" in repr(run)
 
     def test_eval_repeats_the_last_metrics(self, digits_run):
         result = invoke("eval", digits_run, "--json")
@@ -321,17 +345,20 @@ class TestInterruption:
         output, errors = process.communicate()
         assert (process.returncode, output) == (130, "")
         assert f"saved; resume with: jpc train --resume {folder.path}" in errors
-        assert "interrupted" in folder.report.read_text()
+        assert "Interrupted" in folder.report.read_text()
 
         records = [[self.timeless(r) for r in f.read_metrics()] for f in (folder, whole)]
         assert len(records[0]) > done
         assert records[0] == records[1][: len(records[0])]
         assert folder.config.read_bytes() == whole.config.read_bytes()
 
-    def test_nothing_is_left_to_do(self, digits_run):
+    def test_nothing_is_left_to_do(self, digits_run, monkeypatch):
         """A run that is finished stays as it is."""
+        shown = []
+        monkeypatch.setattr("webbrowser.open", lambda address: shown.append(address) or True)
         before = RunFolder(digits_run).metrics.read_bytes()
-        result = invoke("train", "--resume", digits_run, "--json")
+        result = invoke("train", "--resume", digits_run, "--json", "--open")
+        assert shown == [(digits_run / "report.html").as_uri()]
         assert result.exit_code == 0
         assert json.loads(result.stdout)["epoch"] == 25
         assert RunFolder(digits_run).metrics.read_bytes() == before
@@ -363,7 +390,7 @@ class TestOtherCommands:
 
     def test_table_is_as_narrow_as_can_be(self):
         rows = [dict(run="a", x=1.0), dict(run="b", x=2.0), dict(run="c", x=None)]
-        lines = compare.Comparison(rows, {}).table().splitlines()
+        lines = compare.Comparison(rows).table().splitlines()
         assert [line.split() for line in lines] == [
             ["run", "x"],
             ["a", "1"],
@@ -413,7 +440,7 @@ class TestOtherCommands:
 class TestPages:
     def test_running_report_loads_itself_again(self):
         """Before the first epoch is over, too."""
-        page = write_report(check.make_config({}), [], [], "running", "test_acc")
+        page = Report(records=[], status="running", config=check.make_config({})).page()
         assert 'http-equiv="refresh"' in page
         assert "no epoch done yet" in page
         ET.fromstring(page.removeprefix("<!DOCTYPE html>\n"))
@@ -475,7 +502,8 @@ class TestParts:
     def test_chart_draws_where_the_numbers_are(self):
         """A straight line stays one; on a logarithmic axis a power law becomes one."""
         for log, ys in ((False, [0.0, 5.0, 10.0]), (True, [1.0, 10.0, 100.0])):
-            page = ET.fromstring(chart("A & B", [Line("x", [1, 2, 3], ys)], "epoch", "y", log=log))
+            (drawn,) = chart("A & B", [Line("x", [1, 2, 3], ys)], "epoch", "y", log=log)
+            page = ET.fromstring(drawn.figure())
             (line,) = page.iter("polyline")
             (x0, y0), (x1, y1), (x2, y2) = (
                 map(float, point.split(",")) for point in line.get("points").split()
@@ -486,8 +514,8 @@ class TestParts:
 
     def test_chart_leaves_out_what_is_no_number(self):
         lines = [Line("x", [1, 2, 3, 4], [1.0, None, 0.0, 2.0]), Line("y", [1], [1.5])]
-        page = ET.fromstring(chart("t", lines, "epoch", "y", log=True))
-        (line,) = page.iter("polyline")
-        assert len(line.get("points").split()) == 2
-        assert len(list(page.iter("circle"))) == 1
-        assert chart("t", [Line("x", [1], [None])], "epoch", "y") == ""
+        (drawn,) = chart("t", lines, "epoch", "y", log=True)
+        page = ET.fromstring(drawn.figure())
+        assert not list(page.iter("polyline"))  # A gap is no line.
+        assert len(list(page.iter("circle"))) == 3
+        assert chart("t", [Line("x", [1], [None])], "epoch", "y") == []

@@ -1,4 +1,5 @@
 import contextlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Unpack
 
@@ -20,6 +21,7 @@ from .data import choose_data
 from .devices import Devices, Rule, choose_devices
 from .loop import Carry, Recipe, in_order, shuffled, zeros
 from .progress import Record, choose_progress
+from .report import choose_report
 from .run import AbstractTest, NoTest, Run, Test, plain
 from .save import AbstractSaver, NoSaver
 from .snapshot import Snapshot
@@ -59,6 +61,7 @@ def fit(
     callbacks: Sequence[Callable[[Record], Any]] = (),
     progress: bool = True,
     checkpoints: Checkpoints | None = None,
+    report: str | os.PathLike | None = None,
     mesh: Given[Mesh | None] = None,
     sharding: Given[Rule | None] = None,
 ) -> Fitted:
@@ -107,6 +110,9 @@ def fit(
     - `progress`: whether to show a progress bar, or a line for each epoch where there is no
         terminal.
     - `checkpoints`: where to save the run, and whether to go on with an earlier one.
+    - `report`: a folder to write `metrics.jsonl`, a line for each epoch, and `report.html` into,
+        with its figures, as `jpc train` does. One that has the report of an earlier run is an
+        error, unless `checkpoints` go on with it. [`jpc.load_run`][] reads it.
     - `mesh`: devices to share each batch out to, along the first axis of the mesh. Each of
         them holds all of the data (of an iterator, its own batches), and all of the state.
     - `sharding`: a function of the name of an array of the state (such as
@@ -137,8 +143,11 @@ def fit(
     settings |= dict(key=jr.key_data(key).tolist(), metrics=metrics, state=rest)
     with contextlib.closing(_choose_saver(checkpoints, settings, devices)) as saver:
         snapshot = saver.restore(_begin(arrays, sums, stop, devices))
+        resumed = checkpoints is not None and checkpoints.resume
+        journal = choose_report(report, epochs, snapshot.history if resumed else None)
         shown = choose_progress(progress, epochs, source.steps, snapshot.total)
-        with contextlib.closing(shown):
+        with contextlib.closing(shown), journal:
+            callbacks = (*callbacks, journal.note)
             run = Run(source, recipe, keys, tester, looker, stop, callbacks, saver, shown)
             snapshot = run(snapshot, epochs)
     arrays = snapshot.carry.state if stop is None else snapshot.best

@@ -6,6 +6,7 @@ import math
 import shlex
 import sys
 import time
+import webbrowser
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +19,6 @@ from .. import __version__
 from .._extras import TRAIN
 from .._files import write_whole
 from . import INTERRUPTED
-from .compare import compare_runs
 from .config import Config, ConfigError
 from .folder import RunFolder, choose_folder
 from .help import App, Group
@@ -120,6 +120,7 @@ def train(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Delete the run that is in --out.")
     ] = False,
+    show: Annotated[bool, typer.Option("--open", help="Show the report at the end.")] = False,
     quiet: Quiet = False,
     as_json: Json = False,
     debug: Debug = False,
@@ -155,6 +156,8 @@ def train(
     elif shown:
         said = describe_metric(task.headline, record[task.headline])
         typer.echo(f"{said} after {record['epoch']} epochs\nreport: {folder.report}")
+    if show and not webbrowser.open(folder.report.resolve().as_uri()):
+        typer.echo("jpc: --open found no browser here: open the report yourself.", err=True)
 
 
 def describe(config: Config) -> str:
@@ -235,21 +238,32 @@ def predict(
 def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs.")],
     plot: Annotated[
-        Path | None, typer.Option(metavar="PNG", help="Where to plot them.", show_default=False)
+        Path | None,
+        typer.Option(metavar="FILE", help="Plot them: .png, .svg, .pdf.", show_default=False),
+    ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(metavar="HTML", help="Write a report of all of them.", show_default=False),
     ] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Compare runs: a table, and a plot with --plot.
+    """Compare runs: a table; those with other seeds as groups, and whether these differ.
 
-    jpc compare runs/digits-1 runs/digits-2 --plot both.png
+    jpc compare runs/digits-1 runs/digits-2 --report both.html
     """
     with _exits(debug):
+        from .compare import compare_runs, write_comparison  # noqa: PLC0415
+
+        if plot is not None and plot.suffix not in (".png", ".svg", ".pdf"):
+            raise ConfigError(f"--plot {plot} must end in .png, .svg or .pdf.")
         found = compare_runs([RunFolder(run) for run in runs])
         if plot is not None:
             plot.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(plot, found.plot())
-    typer.echo(json.dumps(found.rows) if as_json else found.table())
+            write_whole(plot, found.plot(plot.suffix[1:]))
+        if report is not None:
+            write_comparison(found, report)
+    typer.echo(json.dumps(found.rows) if as_json else found.text())
 
 
 @app.command()

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from jpc.data import NAMES, DataError, Dataset, is_own, load
 
 from .config import ConfigError
-from .plot import as_png, plot_pictures
+from .plot import as_file, plot_pictures
 from .setting import Picture
 
 _SHOWN = 12
@@ -128,4 +128,4 @@ def _draw_features(dataset: Dataset) -> bytes:
         place: Any = dict(loc="outside lower center", ncols=5, frameon=False)
         for text in figure.legend(dataset.classes[:10], **place).get_texts():
             text.set_parse_math(False)
-    return as_png(figure)
+    return as_file(figure)

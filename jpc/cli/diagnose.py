@@ -3,17 +3,23 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 import jpc
 
+from .._functional import call
+from .._options import setup
 from .config import Config
 from .setting import Problem
 from .tasks import AbstractTask
 
 EXAMPLES, TIMES = 32, 40
 _NO_STEP = optax.sgd(0.0)
-_FLOW_TIME = 10.0  # Of a flow that shows what a method without dynamics leaves out.
+# Of a flow that shows what a method without dynamics leaves out: long enough for the error to
+# spread, and not too long to wait for.
+_FLOW_TIME, _FLOW_STEPS, _FLOW_EXAMPLES = 100.0, 500, 8
+_SETTLED = 0.01
 
 
 class Diagnosis:
@@ -42,30 +48,63 @@ class Diagnosis:
                 activity_gradient=jnp.mean(result["stats"]["gradient_norm"]),
                 converged=jnp.mean(result["result"] == jpc.RESULTS.successful),
                 certificate=certify(problem, result["activities"], setting.options),
-                course=self._course(problem),
+                course=follow(problem, setting.config, setting.inference, setting.options),
             )
         )
 
-    def _course(self, problem: Problem) -> dict[str, Any]:
-        """The energies of the layers during inference."""
-        flow, every = choose_flow(self._task.setting.config, self._task.setting.inference)
-        named = dict(record_energies=True, record_every=every, **self._task.setting.options)
-        energies = _step(problem, inference=flow, **named)["energies"].T
-        times = jnp.arange(len(energies)) * (1.0 if every is None else every)
-        return dict(times=times, energies=energies)
 
-
-def choose_flow(
-    config: Config, method: jpc.AbstractInference
-) -> tuple[jpc.AbstractInference, float | None]:
-    """The method whose course is recorded and how often, or at every step if it has no time.
-    Equilibrium has no course, so that a flow goes in its place.
-    """
-    if config.inference.method == "descent":
-        return method, None
+def follow(
+    problem: Problem, config: Config, method: jpc.AbstractInference, options: dict[str, Any]
+) -> dict[str, Any]:
+    """The energies of the layers during inference: `times`, or steps, and a row for each."""
+    method, record = choose_course(config, method)
     if config.inference.method == "equilibrium":
-        return jpc.GradientFlow(t1=_FLOW_TIME, throw=False), _FLOW_TIME / TIMES
-    return method, config.inference.max_t1 / TIMES  # pyright: ignore[reportOptionalOperand]
+        problem = problem._replace(**_few(problem))
+    named: Any = dict(options, inference=method)
+    args = (problem.params, problem.activities, problem.output, problem.input, record)
+    energies = np.asarray(call(_record, setup(problem.params, named, max_t1=20.0), *args))
+    times = np.arange(len(energies)) if record.ts is None else np.asarray(record.ts)
+    end = len(times) if record.ts is None else _until_settled(energies)
+    return dict(times=times[:end].astype(float), energies=energies[:end])
+
+
+def _few(problem: Problem) -> dict[str, Any]:
+    few = lambda tree: jax.tree.map(lambda x: x[:_FLOW_EXAMPLES], tree)
+    return {name: few(getattr(problem, name)) for name in ("activities", "output", "input")}
+
+
+def choose_course(
+    config: Config, method: jpc.AbstractInference
+) -> tuple[jpc.AbstractInference, jpc.Record]:
+    """The method whose course is recorded, and when: at every step if it has no time, else at
+    times that show the beginning as well as the end. Equilibrium has no course, so that a flow
+    goes in its place.
+    """
+    given = config.inference
+    if given.method == "descent":
+        return method, jpc.Record(length=given.steps)
+    if given.method == "equilibrium":
+        named: Any = dict(max_steps=_FLOW_STEPS, throw=False)
+        return jpc.GradientFlow(t1=_FLOW_TIME, **named), _times(_FLOW_TIME, 1e-3)
+    return method, _times(given.max_t1, 1e-2)
+
+
+def _times(last: Any, first: float) -> jpc.Record:
+    return jpc.Record(ts=jnp.asarray([0.0, *np.geomspace(first * last, last, TIMES)]))
+
+
+def _record(setup, params, posed, record):
+    """Inference alone: nothing is learned."""
+    kept = jpc.Record(setup.chain.terms, record.ts, record.length)
+    way = setup.inference(setup.energy, *posed, record=kept).trajectory
+    return jnp.stack([jnp.mean(term, axis=1) for term in jax.tree.leaves(way.values)], axis=1)
+
+
+def _until_settled(energies: np.ndarray) -> int:
+    """How many times to show: until a little after the last change that is worth a look."""
+    end = energies[-1]
+    moves = np.any(np.abs(energies - end) > _SETTLED * np.abs(end), axis=1)
+    return min(len(energies), 4 + int(np.max(np.flatnonzero(moves), initial=0)))
 
 
 def certify(problem: Problem, activities: Any, options: dict[str, Any]) -> dict[str, Any]:

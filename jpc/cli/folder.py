@@ -2,12 +2,14 @@ import json
 import math
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from .._files import write_whole
 from .check import make_config
 from .config import Config, ConfigError
+from .svg import Drawing
 from .toml import as_tables, read_tables, write_tables
 
 Record = dict[str, Any]
@@ -30,7 +32,8 @@ class RunFolder:
     def __init__(self, path: Path):
         self.path = path
         self.config, self.metrics, self.report, *_ = (path / name for name in _FILES)
-        self.data, self.checkpoints = path / "data.json", path / "checkpoints"
+        self.data, self.figures = path / "data.json", path / "figures"
+        self.checkpoints = path / "checkpoints"
 
     def begin(self, config: Config) -> None:
         """Makes room for a new run."""
@@ -66,11 +69,19 @@ class RunFolder:
         lines = self.metrics.read_bytes().splitlines(keepends=True)
         return [record for _, record in map(_parse, lines) if record]
 
+    def write_report(self, page: str, drawings: Sequence[Drawing]) -> None:
+        """The report, and its figures beside it."""
+        self.figures.mkdir(parents=True, exist_ok=True)
+        for drawing in drawings:
+            write_whole(self.figures / f"{drawing.name}.svg", drawing.file())
+        write_whole(self.report, page)
+
     def _clear(self) -> None:
         """Removes a run, and nothing that is not of a run."""
         for name in _FILES:
             (self.path / name).unlink(missing_ok=True)
-        shutil.rmtree(self.checkpoints, ignore_errors=True)
+        for path in (self.checkpoints, self.figures):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _parse(line: bytes) -> tuple[bytes, Record | None]:

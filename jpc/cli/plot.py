@@ -1,8 +1,7 @@
 """Pictures of a run, with Matplotlib."""
 
-import colorsys
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,14 +11,14 @@ from matplotlib.ticker import MaxNLocator
 
 from .folder import Record
 from .setting import Picture
-from .svg import Number, hue
+from .svg import Line, Number, colour
 
 _LABELS = {"test_acc": "test accuracy (%)", "test_loss": "test loss", "test_r2": "test R²"}
 
 
-def as_png(figure: Figure) -> bytes:
+def as_file(figure: Figure, kind: str = "png") -> bytes:
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=150)
+    figure.savefig(buffer, format=kind, dpi=150)
     return buffer.getvalue()
 
 
@@ -34,20 +33,23 @@ def _axes(columns: int) -> tuple[Figure, list[Axes]]:
 
 def plot_accuracy(records: Sequence[Record], headline: str) -> bytes:
     """How good a network is after each epoch."""
-    return plot_runs({"": records}, headline)
+    epochs, values = [r["epoch"] for r in records], [r.get(headline) for r in records]
+    return plot_lines([Line("", epochs, values)], headline)
 
 
-def plot_runs(runs: Mapping[str, Sequence[Record]], headline: str) -> bytes:
-    """The same for several runs, by name."""
+def plot_lines(lines: Sequence[Line], headline: str, kind: str = "png") -> bytes:
+    """Lines over epochs, with bands around those that have them. A `None` is a gap."""
     figure, (axes,) = _axes(1)
-    for name, records in runs.items():
-        epochs, values = zip(*((r["epoch"], r[headline]) for r in records), strict=True)
-        axes.plot(epochs, values, "o-", linewidth=2, markersize=4, label=name or None)
-    axes.set(xlabel="epoch", ylabel=_LABELS[headline])
+    for name, xs, ys, low, high in lines:
+        (drawn,) = axes.plot(xs, np.asarray(ys, float), "o-", lw=2, markersize=4, label=name)
+        if low:
+            edges = np.asarray(low, float), np.asarray(high, float)
+            axes.fill_between(xs, *edges, color=drawn.get_color(), alpha=0.2, lw=0)
+    axes.set(xlabel="epoch", ylabel=_LABELS.get(headline, headline))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    if any(runs):
+    if any(line.name for line in lines):
         axes.legend(frameon=False)
-    return as_png(figure)
+    return as_file(figure, kind)
 
 
 def plot_energies(records: Sequence[Record], x_label: str) -> bytes:
@@ -59,25 +61,23 @@ def plot_energies(records: Sequence[Record], x_label: str) -> bytes:
         course = record["diagnosis"]["course"]
         _plot_layers(axes, course["times"], course["energies"])
         axes.set(title=f"Inference, epoch {record['epoch']}", xlabel=x_label, ylabel="energy")
+        if x_label == "time":
+            axes.set_xscale("log", nonpositive="mask")
     epochs = [record["epoch"] for record in records]
     _plot_layers(over, epochs, [record["diagnosis"]["energies"] for record in records])
     over.xaxis.set_major_locator(MaxNLocator(integer=True))
     over.set(title="At the end of inference", xlabel="epoch", ylabel="energy")
     first.legend(frameon=False)
-    return as_png(figure)
+    return as_file(figure)
 
 
 def _plot_layers(axes: Axes, xs: Sequence[Number], rows: Sequence[Sequence[Number]]) -> None:
     columns = np.asarray(rows, float).T
     for i, column in enumerate(columns):
-        axes.plot(xs, column, linewidth=2, color=_rgb(i, len(columns)), label=f"layer {i + 1}")
-    largest = np.nanmax(columns)
-    axes.set(yscale="log", ylim=(max(np.nanmin(columns) / 2, 1e-6 * largest), 2 * largest))
-
-
-def _rgb(i: int, number: int) -> tuple[float, float, float]:
-    """The colour of the report."""
-    return colorsys.hls_to_rgb(hue(i, number) / 360, 0.55, 0.75)
+        axes.plot(xs, column, linewidth=2, color=colour(i, len(columns)), label=f"layer {i + 1}")
+    shown = columns[columns > 1e-9 * np.nanmax(columns, initial=0.0)]
+    if shown.size:
+        axes.set(yscale="log", ylim=(shown.min() / 2, 2 * shown.max()))
 
 
 def plot_pictures(pictures: Sequence[Picture]) -> bytes:
@@ -87,7 +87,7 @@ def plot_pictures(pictures: Sequence[Picture]) -> bytes:
     grid: Any = figure.subplots(rows, 10, squeeze=False)
     for axes in grid.flat:
         axes.set_axis_off()
-    for axes, (image, caption, _) in zip(grid.flat, pictures, strict=False):
-        axes.imshow(np.moveaxis(image, 0, -1), cmap="gray", vmin=0, vmax=1)
-        axes.set_title(caption, fontsize=9, parse_math=False)
-    return as_png(figure)
+    for axes, picture in zip(grid.flat, pictures, strict=False):
+        axes.imshow(np.moveaxis(picture.image, 0, -1), cmap="gray", vmin=0, vmax=1)
+        axes.set_title(picture.caption, fontsize=9, parse_math=False)
+    return as_file(figure)

@@ -1,211 +1,470 @@
-"""One page about a run, which needs nothing but itself."""
+"""One page about a run, and the figures on it."""
 
-import base64
-import html
-import io
+import dataclasses
+import datetime
+import math
+import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-import numpy as np
-
-from .config import Config
+from .config import ENTRIES, Config
 from .folder import Record
 from .machine import machine
+from .outcome import Outcome
+from .page import (
+    Number,
+    figures,
+    gallery,
+    heading,
+    note,
+    numbers,
+    page,
+    pairs,
+    say,
+    section,
+    table,
+    word,
+)
 from .setting import Picture
-from .svg import Line, chart
+from .svg import Drawing, Line, Mark, bars, chart, matrix
 from .toml import as_tables
 
 Status = Literal["running", "interrupted", "failed", "finished"]
-_REFRESH = '<meta http-equiv="refresh" content="10" />'
-_STYLE = """
-:root { color-scheme: light dark; --ink: #1d2330; --soft: #5c6575; --page: #f5f6f8;
-  --card: #ffffff; --edge: #dfe3ea; --bad: #c0392b; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6e9ef; --soft: #9aa4b5; --page: #12151b;
-  --card: #1b2029; --edge: #303848; --bad: #ff8a7a; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 1080px; padding: 1.2rem 1rem 3rem; background: var(--page);
-  color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.5rem; line-height: 1.25; margin: .2rem 0; }
-h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
-p { margin: .3rem 0; color: var(--soft); max-width: 70ch; }
-.cards { display: grid; gap: .8rem; grid-template-columns: repeat(auto-fill, minmax(min(100%,
-  420px), 1fr)); }
-figure, .card { margin: 0; padding: .8rem; background: var(--card); border: 1px solid
-  var(--edge); border-radius: 10px; min-width: 0; }
-figcaption { font-weight: 600; margin-bottom: .3rem; }
-svg { display: block; width: 100%; height: auto; }
-svg text { fill: var(--soft); font-size: 12px; }
-@media (max-width: 500px) { svg text { font-size: 14px; } }
-.grid { stroke: var(--edge); stroke-width: 1; }
-.legend { display: flex; flex-wrap: wrap; gap: .1rem .9rem; font-size: .85rem; }
-.legend i { display: inline-block; width: .8rem; height: .25rem; margin-right: .35rem;
-  vertical-align: middle; border-radius: 2px; }
-.pictures { display: grid; gap: .6rem;
-  grid-template-columns: repeat(auto-fill, minmax(76px, 1fr)); }
-.pictures div { text-align: center; font-size: .8rem; line-height: 1.2; }
-.pictures img { width: 100%; image-rendering: pixelated; border-radius: 4px; display: block;
-  margin-bottom: .2rem; }
-.wrong { color: var(--bad); font-weight: 600; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .9rem; width: 100%; }
-td, th { text-align: left; padding: .15rem .8rem .15rem 0; vertical-align: top;
-  border-bottom: 1px solid var(--edge); }
-td + td { overflow-wrap: anywhere; }
-tr:last-child td { border-bottom: 0; }
-"""
+MOST_CLASSES, MOST_LINES = 40, 200
+_NOT_METRICS = ("epoch", "step", "seconds", "compile_seconds")
+METRICS = ("test_acc", "test_r2", "test_loss", "loss")  # The first of them that is there counts.
+_UP = ("acc", "r2")  # More is better.
+_WORDS = {
+    "test_acc": ("test accuracy", "of the test examples whose class the network got right"),
+    "test_r2": ("test R²", "of the test targets' variance is explained; 1 is all of it"),
+    "test_loss": ("test loss", "mean of the loss over the test examples; less is better"),
+    "loss": ("training loss", "mean of the loss over the training examples of an epoch"),
+}
+_LINES = {
+    "loss": "training",
+    "acc": "training",
+    "test_loss": "test",
+    "test_acc": "test",
+    "test_guess_acc": "test, amortiser alone",
+    "test_r2": "test",
+    "val_loss": "validation",
+    "val_acc": "validation",
+    "val_r2": "validation",
+}
 
 
-def write_report(
-    config: Config,
-    records: Sequence[Record],
-    pictures: Sequence[Picture],
-    status: Status,
-    headline: str,
-) -> str:
-    """A page of HTML that is well-formed XML too. While a run goes on, the page asks the browser
-    to load it again every ten seconds.
+class Part(NamedTuple):
+    """A section: its title, what it says, its figures and what is beside them, and what else it
+    shows.
     """
-    sections = [
-        _section("Curves", _curves(records)),
-        _section("Energies of the layers", _energies(config, records)),
-        _section("Weights and gradients", _norms(records)),
-        _section("Distance from equilibrium", _certificate(config, records)),
-        _section(*_gallery(config, pictures)),
-        _section("Configuration", _tables(as_tables(config))),
-        _section("Machine", _table(machine())),
-    ]
-    title = html.escape(f"{config.data.name}, {config.data.task}")
-    refresh = _REFRESH if status == "running" else ""
-    return (
-        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8" />'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1" />{refresh}'
-        f"<title>{title}</title><style>{_STYLE}</style></head><body>"
-        f"{_header(config, records, status, headline)}{''.join(sections)}</body></html>\n"
-    )
+
+    title: str
+    words: str = ""
+    drawings: Sequence[Drawing] = ()
+    beside: str = ""
+    more: str = ""
+
+    def __str__(self) -> str:
+        return section(self.title, self.words, figures(self.drawings, self.beside), self.more)
 
 
-def describe_metric(name: str, value: float) -> str:
-    """`test accuracy 97.5 %`, `test R² 0.93`, `test loss 3.1`."""
-    if name == "test_r2":
-        return f"test R² {value:.3f}"
-    return f"test accuracy {value:.1f} %" if name == "test_acc" else f"test loss {value:.4g}"
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Report:
+    """What there is to tell of a run. Only the command knows the configuration, what the network
+    says of the test set, and pictures.
+    """
+
+    records: Sequence[Record]
+    status: Status = "finished"
+    epochs: int | None = None
+    name: str = "training"
+    config: Config | None = None
+    pictures: Sequence[Picture] = ()
+    outcome: Outcome | None = None
+
+    def page(self) -> str:
+        """While a run goes on its page loads itself again."""
+        tables = [] if self.config is None else [section("Configuration", _tables(self.config))]
+        tables.append(section("Machine", pairs(machine())))
+        header = heading(self.title(), self._state()) + numbers(_numbers(self.records))
+        sections = [*map(str, self._parts()), *tables]
+        return page(self.title(), header, sections, reload=self.status == "running")
+
+    def drawings(self) -> list[Drawing]:
+        """Every figure of the page."""
+        return [drawing for part in self._parts() for drawing in part.drawings]
+
+    def title(self) -> str:
+        config, last = self.config, self.records[-1] if self.records else {}
+        name = self.name if config is None else f"{config.data.name}, {config.data.task}"
+        best = headline(self.records)
+        return f"{name}: {describe_metric(best, last.get(best)) if best else 'no epoch done yet'}"
+
+    def _parts(self) -> list[Part]:
+        records, config = self.records, self.config
+        method = "" if config is None else config.inference.method
+        return [
+            _curves(records),
+            _classes(self.outcome),
+            _mistakes(self.outcome),
+            _energies(method, records),
+            _certificate(method, records),
+            _norms(records),
+            *_galleries([*self.pictures, *(self.outcome.remade if self.outcome else ())]),
+        ]
+
+    def _state(self) -> str:
+        done, of = len(self.records), "" if self.epochs is None else f" of {self.epochs}"
+        seconds = sum(record["seconds"] for record in self.records)
+        compiling = sum(record.get("compile_seconds", 0.0) for record in self.records)
+        compiling = f"and {compiling:.0f} s of compiling" if compiling else "with compiling"
+        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        known = self.config is not None and self.status not in ("finished", "failed")
+        resume = ", and jpc train --resume goes on with it" if known else ""
+        ran = f"{_STATES[self.status]}{resume}. Epoch {done}{of}, {seconds:.0f} s {compiling}"
+        made_of = "" if self.config is None else f"{describe_method(self.config)}; "
+        return f"{ran}; {made_of}written {now}."
 
 
-def _header(config: Config, records: Sequence[Record], status: Status, headline: str) -> str:
-    done, of = len(records), config.training.epochs
-    said = describe_metric(headline, records[-1][headline]) if records else "no epoch done yet"
-    seconds = sum(record["seconds"] for record in records)
+_STATES = {
+    "running": "Running when this was written; if that is long ago, it was killed",
+    "interrupted": "Interrupted",
+    "failed": "Failed",
+    "finished": "Finished",
+}
+
+
+def describe_method(config: Config) -> str:
+    """`mlp 3 x 256, equilibrium, seed 0`."""
     network = config.network
     shape = f"{network.depth} x {network.width}" if network.kind == "mlp" else network.channels
-    made_of = f"{network.kind} {shape}, {config.inference.method}, seed {config.training.seed}"
-    title = f"{config.data.name}, {config.data.task}: {said}"
-    ran = f"{status}, epoch {done} of {of}, {seconds:.0f} s of training; {made_of}"
-    return f"<header><h1>{html.escape(title)}</h1><p>{html.escape(ran)}</p></header>"
+    return f"{network.kind} {shape}, {config.inference.method}, seed {config.training.seed}"
 
 
-def _section(title: str, content: str) -> str:
-    return f"<section><h2>{html.escape(title)}</h2>{content}</section>" if content else ""
+def describe_metric(name: str, value: float | None) -> str:
+    """`test accuracy 97.5 %`, `test loss 3.1`."""
+    return f"{name_metric(name)} {_amount(name, value)}"
 
 
-def _cards(*figures: str) -> str:
-    return f'<div class="cards">{"".join(figures)}</div>'
+def name_metric(metric: str) -> str:
+    return _WORDS[metric][0] if metric in _WORDS else metric.replace("_", " ")
 
 
-def _curves(records: Sequence[Record]) -> str:
-    accuracies = {"test_acc": "test", "test_guess_acc": "test, amortiser alone"}
-    losses = {"loss": "training", "test_loss": "test"}
-    return _cards(
-        chart("Accuracy", _over_epochs(records, accuracies), "epoch", "%"),
-        chart("Explained variance", _over_epochs(records, {"test_r2": "test"}), "epoch", "R²"),
-        chart("Loss", _over_epochs(records, losses), "epoch", "loss", log=True),
+def _amount(metric: str, value: float | None) -> str:
+    if value is None or not math.isfinite(value):
+        return "not a number"
+    return f"{value:.1f} %" if metric.endswith("acc") else f"{value:.4g}"
+
+
+def headline(records: Sequence[Record]) -> str | None:
+    """The metric that says how good a network is."""
+    names = _scalars(records)
+    wanted = [name for name in METRICS if name in names]
+    return next(iter([*wanted, *names]), None)
+
+
+def more_is_better(metric: str) -> bool:
+    return metric.endswith(_UP)
+
+
+def best_epoch(records: Sequence[Record], metric: str) -> Record | None:
+    """The first of the best, by validation data if there are any. How good the best epoch of
+    training is would say nothing.
+    """
+    judge = metric.replace("test_", "val_")
+    judge = judge if judge in _scalars(records) else metric
+    there = [record for record in records if None not in (record.get(judge), record.get(metric))]
+    if not there or not metric.startswith("test_"):
+        return None
+    choose = max if more_is_better(metric) else min
+    return choose(there, key=lambda record: record[judge])
+
+
+def _scalars(records: Sequence[Record]) -> list[str]:
+    """The metrics that are numbers, in order."""
+    names = dict.fromkeys(name for record in records for name in record)
+    number = lambda x: x is None or (isinstance(x, int | float) and not isinstance(x, bool))
+    plain = [name for name in names if all(number(record.get(name)) for record in records)]
+    return [name for name in plain if name not in _NOT_METRICS]
+
+
+def _vectors(records: Sequence[Record]) -> list[str]:
+    """The metrics that are lists of numbers, one for each layer."""
+    last: Record = records[-1] if records else {}
+    lists = {name: value for name, value in last.items() if isinstance(value, list) and value}
+    plain = lambda value: all(x is None or isinstance(x, int | float) for x in value)
+    return [name for name, value in lists.items() if len(value) <= MOST_LINES and plain(value)]
+
+
+def _numbers(records: Sequence[Record]) -> list[Number]:
+    metric = headline(records)
+    if metric is None:
+        return []
+    last, (name, meaning) = (
+        records[-1],
+        _WORDS.get(metric, (name_metric(metric), "after the last")),
     )
+    found = [Number(name, _amount(metric, last.get(metric)), f"last epoch: {meaning}")]
+    if best := best_epoch(records, metric):
+        fair = metric.replace("test_", "val_") in best
+        chosen = "validation" if fair else "the test examples themselves, so it flatters"
+        text = f"epoch {best['epoch']}, chosen on {chosen}"
+        found.append(Number(f"best epoch's {name}", _amount(metric, best[metric]), text))
+    if "loss" in last and metric != "loss":
+        found.append(Number(_WORDS["loss"][0], _amount("loss", last["loss"]), _WORDS["loss"][1]))
+    error = _diagnosis(last).get("certificate", {}).get("gradient_error")
+    if error is not None:
+        text = "error of the learning gradient, beside that at equilibrium"
+        found.append(Number("distance from equilibrium", _percent(error), text))
+    middle = statistics.median(record["seconds"] for record in records)
+    text = "median over the epochs, so without compiling"
+    return [*found, Number("time of an epoch", f"{middle:.3g} s", text)]
 
 
-def _over_epochs(records: Sequence[Record], names: Mapping[str, str]) -> list[Line]:
-    there = {name: text for name, text in names.items() if records and name in records[-1]}
+def _diagnosis(record: Record) -> dict[str, Any]:
+    """That of the command, not what somebody else calls so."""
+    found = record.get("diagnosis")
+    return found if isinstance(found, dict) and "course" in found else {}
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g} %" if share < 0.995 else f"{100 * share:.0f} %"
+
+
+def _curves(records: Sequence[Record]) -> Part:
+    names = _scalars(records)
+    rates, shares, losses = ([n for n in names if n.endswith(e)] for e in (*_UP, "loss"))
+    others = [name for name in names if name not in (*rates, *shares, *losses)]
+    text = "Examples whose class was right. More is better."
+    drawn = _curve("Accuracy", rates, records, "%", text)
+    text = "Share of the targets' variance that is explained. 1 is all of it, 0 is the mean."
+    drawn += _curve("Explained variance", shares, records, "R²", text)
+    text = "What training makes small."
+    text += " Where test goes up and training down, it overfits." if len(losses) > 1 else ""
+    drawn += _curve("Loss", losses, records, "loss", text)
+    for name in others:
+        drawn += _curve(
+            name_metric(name).capitalize(), [name], records, name_metric(name), "After each epoch."
+        )
+    return Part("Learning curves", drawings=drawn)
+
+
+def _curve(
+    title: str, names: Sequence[str], records: Sequence[Record], label: str, text: str
+) -> list[Drawing]:
     epochs = [record["epoch"] for record in records]
-    return [Line(text, epochs, [r[name] for r in records]) for name, text in there.items()]
-
-
-def _by_layer(records: Sequence[Record], name: str) -> list[Line]:
-    """The entries of a list in the diagnoses, over epochs."""
-    epochs = [record["epoch"] for record in records]
-    rows = [record["diagnosis"][name] for record in records]
-    columns = zip(*rows, strict=True)
-    return [Line(f"layer {i}", epochs, column) for i, column in enumerate(columns, start=1)]
-
-
-def _course(record: Record) -> list[Line]:
-    course = record["diagnosis"]["course"]
-    columns = zip(*course["energies"], strict=True)
-    return [
-        Line(f"layer {i}", course["times"], column) for i, column in enumerate(columns, start=1)
+    lines = [
+        Line(_LINES.get(name, name_metric(name)), epochs, [record.get(name) for record in records])
+        for name in names
     ]
+    values = [y for line in lines for y in line.ys if y is not None]
+    log, mark = title == "Loss" and min(values, default=0.0) > 0, None
+    best = [(name, found) for name in names if (found := best_epoch(records, name))]
+    if best:
+        name, found = best[0]
+        said = f"best epoch: {found['epoch']}, {_amount(name, found[name])}"
+        mark = Mark(found["epoch"], found[name], said)
+    return chart(title, lines, "epoch", label, log=log, mark=mark, note=text)
 
 
-def _energies(config: Config, records: Sequence[Record]) -> str:
-    if not records:
+def _classes(outcome: Outcome | None) -> Part:
+    if outcome is None:
+        return Part("Classes")
+    counts, names = outcome.confusion(), list(outcome.classes)
+    totals, right = counts.sum(axis=1), counts.diagonal()
+    shares = [float(r / max(t, 1)) for r, t in zip(right, totals, strict=True)]
+    order = sorted(range(len(names)), key=lambda i: shares[i])[:MOST_CLASSES]
+    order = sorted(order) if len(names) <= MOST_CLASSES else order
+    texts = [f"{100 * shares[i]:.1f} % of {totals[i]}" for i in order]
+    which = "" if len(order) == len(names) else f" The worst {MOST_CLASSES}."
+    text = f"Share of each class's test examples that were right.{which}"
+    named = ([names[i] for i in order], [shares[i] for i in order], texts)
+    drawn = []
+    if len(names) <= MOST_CLASSES:
+        grid = "Each row is a class, each column what it was taken for: mistakes are off the "
+        drawn += matrix("Confusion matrix", names, counts.tolist(), f"{grid}diagonal.")
+    drawn += bars("Accuracy of each class", *named, text)
+    return Part("Classes", say(_confusions(outcome)), drawn)
+
+
+def _confusions(outcome: Outcome) -> str:
+    wrong, number = int(sum(outcome.truths != outcome.guesses)), len(outcome.truths)
+    first = "" if number == outcome.examples else f"the first {number} of "
+    text = f"{wrong} mistakes in {first}{outcome.examples} test examples"
+    repeated = [(a, b, n) for a, b, n in outcome.confused() if n > 1]
+    often = ", ".join(f"{a} taken for {b} ({n} times)" for a, b, n in repeated)
+    return f"{text}. Most often: {often}." if often else f"{text}."
+
+
+def _mistakes(outcome: Outcome | None) -> Part:
+    title = "Worst mistakes"
+    if outcome is None or not (outcome.pictures or outcome.rows):
+        return Part(title)
+    text = note("Test examples of which the network was surest and wrong, the worst first.")
+    if outcome.pictures:
+        return Part(title, text, more=gallery(outcome.pictures))
+    features = [f"x{i + 1}" for i in range(len(outcome.rows[0]) - 3)]
+    return Part(title, text, more=table(["row", "is", "said", *features], outcome.rows))
+
+
+def _by_layer(
+    records: Sequence[Record], rows: Sequence[Sequence[Any]], each: str = "layer"
+) -> list[Line]:
+    """The entries of lists over epochs."""
+    epochs = [record["epoch"] for record in records]
+    columns = zip(*rows, strict=True)
+    return [Line(f"{each} {i}", epochs, column) for i, column in enumerate(columns, start=1)]
+
+
+def _energies(method: str, records: Sequence[Record]) -> Part:
+    """During inference, and over training."""
+    title = "Energies of the layers"
+    drawn = []
+    for name in _vectors(records):
+        kept = [record for record in records if record.get(name)]
+        each = "layer" if name == "energies" else name_metric(name)
+        lines = _by_layer(kept, [record[name] for record in kept], each)
+        text = "Mean over the steps of each epoch."
+        drawn += chart(
+            f"Training: {name_metric(name)}",
+            lines,
+            "epoch",
+            name_metric(name),
+            log=True,
+            note=text,
+        )
+    known = [record for record in records if _diagnosis(record)]
+    if not known:
+        return Part(title, drawings=drawn)
+    during = _course("first", method, known[0])
+    during += _course("last", method, known[-1]) if len(known) > 1 else []
+    lines = _by_layer(known, [_diagnosis(record)["energies"] for record in known])
+    text = "What is left when inference ends. It falls as the network learns to predict."
+    end = chart("At the end of inference", lines, "epoch", "energy", log=True, note=text)
+    words = "Means over the same few training examples. The error enters where the output is "
+    words += "given, and spreads to the other layers. "
+    if method == "equilibrium":
+        words += "Equilibrium has no course: what is shown is the gradient flow that it replaces."
+    return Part(title, note(words), [*during, *end, *drawn])
+
+
+def _course(which: str, method: str, record: Record) -> list[Drawing]:
+    course = _diagnosis(record)["course"]
+    columns = list(zip(*course["energies"], strict=True))
+    lines = [Line(f"layer {i}", course["times"], c) for i, c in enumerate(columns, start=1)]
+    title, steps = f"During inference, {which} epoch", method == "descent"
+    text = f"Epoch {record['epoch']}. {_shares([c[-1] for c in columns])}"
+    named: Any = dict(log=True, log_x=not steps, note=text)
+    return chart(title, lines, "step" if steps else "time", "energy", **named)
+
+
+def _shares(energies: Sequence[float | None]) -> str:
+    """How the energy is spread out over the layers."""
+    if any(e is None for e in energies) or not sum(e or 0.0 for e in energies) > 0:
         return ""
-    x_label = "step" if config.inference.method == "descent" else "time"
-    during = [
-        chart(f"During inference, epoch {record['epoch']}", _course(record), x_label, "energy",
-              log=True)
-        for record in {record["epoch"]: record for record in (records[0], records[-1])}.values()
-    ]  # fmt: skip
-    end = chart(
-        "At the end of inference", _by_layer(records, "energies"), "epoch", "energy", log=True
+    whole = sum(e or 0.0 for e in energies)
+    if len(energies) <= 6:
+        listed = ", ".join(_percent((e or 0.0) / whole) for e in energies)
+        return f"Share of each layer at the end, from the first to the last: {listed}."
+    reached = [i for i, e in enumerate(energies, start=1) if (e or 0.0) > 1e-3 * whole]
+    return f"At the end {len(reached)} of {len(energies)} layers have over 0.1 % of the energy."
+
+
+def _norms(records: Sequence[Record]) -> Part:
+    known = [record for record in records if _diagnosis(record)]
+    title = "Weights and gradients"
+    if not known:
+        return Part(title)
+    weights, gradients = (
+        _by_layer(known, [_diagnosis(record)[f"{of}_norms"] for record in known])
+        for of in ("weight", "gradient")
     )
-    note = (
-        "Equilibrium has no course: what is shown is the gradient flow that it replaces."
-        if config.inference.method == "equilibrium"
-        else ""
+    text = "Root of the sum of squares of a layer's parameters. It should settle, not explode."
+    drawn = chart("Norm of the parameters", weights, "epoch", "norm", note=text)
+    text = "How much each layer is asked to change. Layers far below the others hardly learn."
+    gradient = chart(
+        "Norm of the learning gradient", gradients, "epoch", "norm", log=True, note=text
     )
-    return f"<p>Means over the same few training examples. {note}</p>{_cards(*during, end)}"
+    return Part(title, drawings=[*drawn, *gradient])
 
 
-def _norms(records: Sequence[Record]) -> str:
-    if not records:
-        return ""
-    weights, gradients = (_by_layer(records, f"{of}_norms") for of in ("weight", "gradient"))
-    return _cards(
-        chart("Norm of the parameters", weights, "epoch", "norm"),
-        chart("Norm of the learning gradient", gradients, "epoch", "norm", log=True),
-    )
+_MEANINGS = {
+    "examples that met the tolerance": "whose inference ended because it was done, not because "
+    "it ran out of steps or time",
+    "activity gradient, relative": "what still pulls at the activities; 0 at equilibrium",
+    "energy above equilibrium": "the energy that inference left, of the energy there is",
+    "error of the learning gradient": "its distance from the one at equilibrium, over that one's "
+    "length; 0 at equilibrium",
+    "the same, layer by layer": "from the first layer to the last",
+    "equilibrium found to high accuracy": "whether what all of this is compared with is right",
+}
+_MORE = {
+    "equilibrium": "give --steps 100, or more --chords",
+    "euler": "give a larger --max-t1",
+    "descent": "give more --steps",
+}
 
 
-def _certificate(config: Config, records: Sequence[Record]) -> str:
-    if not records:
-        return ""
-    diagnosis = records[-1]["diagnosis"]
+def _certificate(method: str, records: Sequence[Record]) -> Part:
+    title = "Distance from equilibrium"
+    known = [record for record in records if _diagnosis(record)]
+    if not known:
+        return Part(title)
+    diagnosis = _diagnosis(known[-1])
     found = diagnosis["certificate"]
-    numbers = {
+    entries = {
         "examples that met the tolerance": f"{100 * diagnosis['converged']:.0f} %",
-        "activity gradient, relative": f"{diagnosis['activity_gradient']:.2g}",
+        "activity gradient, relative": _show(diagnosis["activity_gradient"]),
     }
     if found:
-        numbers |= {
+        entries |= {
             "energy above equilibrium": f"{_show(found['excess'])} of {_show(found['energy'])}",
             "error of the learning gradient": _show(found["gradient_error"]),
             "the same, layer by layer": ", ".join(map(_show, found["layer_gradient_errors"])),
             "equilibrium found to high accuracy": f"{100 * found['found']:.0f} % of examples",
         }
-    text = (
-        f"Where {config.inference.method} ended in the last epoch, compared with the equilibrium "
-        "of the same few training examples."
+    words = say(certify(method, diagnosis)) + note(
+        f"Where {method} ended after the last epoch, compared with the equilibrium of the same "
+        "few training examples."
     )
-    return f"<p>{text}</p>{_cards(_table(numbers), _errors(records) if found else '')}"
+    return Part(title, words, _errors(known) if found else [], pairs(entries, _MEANINGS))
 
 
-def _errors(records: Sequence[Record]) -> str:
+def certify(method: str, diagnosis: Mapping[str, Any]) -> str:
+    """The distance from equilibrium in words, and what to do about it."""
+    error = diagnosis["certificate"].get("gradient_error")
+    if error is None:
+        return "How far inference ended from equilibrium is not known for this energy."
+    gap = f"the learning gradient differs by {_percent(error)} from the one there"
+    remedy = _MORE.get(method, "give a larger --max-t1")
+    if error < 0.01:
+        said = f"Inference ended at equilibrium: {gap}."
+    elif error < 0.1:
+        said = f"Inference ended close to equilibrium: {gap}."
+    elif error < 0.5:
+        said = f"Inference ended short of equilibrium: {gap}. To get closer, {remedy}."
+    else:
+        said = f"Inference ended far from equilibrium: {gap}. This network learned from the "
+        said += f"beginning of inference, not from its end. To get closer, {remedy}."
+    if diagnosis["certificate"]["found"] < 0.9:
+        said += " That equilibrium was not found accurately for all examples: a rough estimate."
+    return said
+
+
+def _errors(records: Sequence[Record]) -> list[Drawing]:
     epochs = [record["epoch"] for record in records]
-    found = [record["diagnosis"]["certificate"] for record in records]
-    errors = Line("error of the learning gradient", epochs, [c["gradient_error"] for c in found])
-    excess = Line("relative excess energy", epochs, [_ratio(c) for c in found])
-    return chart("Distance from equilibrium", [errors, excess], "epoch", "relative", log=True)
+    found = [_diagnosis(record)["certificate"] for record in records]
+    errors = [certificate.get("gradient_error") for certificate in found]
+    lines = [Line("error of the learning gradient", epochs, errors)]
+    excess = [_ratio(certificate) for certificate in found]
+    if any(e is not None and e > 0 for e in excess):
+        lines.append(Line("energy above equilibrium", epochs, excess))
+    text = "Both relative, after each epoch: 0.01 is 1 %. Less is closer."
+    return chart("Over training", lines, "epoch", "relative", log=True, note=text)
 
 
 def _ratio(certificate: Mapping[str, float | None]) -> float | None:
-    excess, energy = certificate["excess"], certificate["energy"]
+    excess, energy = certificate.get("excess"), certificate.get("energy")
     return excess / energy if excess is not None and energy else None
 
 
@@ -213,46 +472,29 @@ def _show(value: float | None) -> str:
     return "not a number" if value is None else f"{value:.2g}"
 
 
-def _gallery(config: Config, pictures: Sequence[Picture]) -> tuple[str, str]:
-    title = "Predictions" if config.data.task == "discriminative" else "Samples"
-    cells = "".join(
-        f"<div{'' if right else ' class=' + chr(34) + 'wrong' + chr(34)}>"
-        f'<img alt="" src="data:image/png;base64,{encode(image)}" />{html.escape(caption)}</div>'
-        for image, caption, right in pictures
-    )
-    return title, f'<div class="card pictures">{cells}</div>' if cells else ""
+_GALLERIES = {
+    "Predictions": "The first test examples, and what the network says of them.",
+    "Samples": "What the network makes up.",
+    "Reconstructions": "Test images, and what the network makes of the causes it infers.",
+}
 
 
-def encode(image: np.ndarray) -> str:
-    """A PNG of an image of shape (channels, height, width), in base64."""
-    from PIL import Image  # noqa: PLC0415
-
-    pixels = np.round(255 * np.moveaxis(image, 0, -1)).astype(np.uint8)
-    pixels = pixels[..., 0] if pixels.shape[-1] == 1 else pixels
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "png")
-    return base64.b64encode(buffer.getvalue()).decode()
-
-
-def _tables(tables: Mapping[str, Mapping[str, Any]]) -> str:
-    titled = (
-        f'<div class="card"><b>{name}</b>{_rows(options)}</div>'
-        for name, options in tables.items()
-    )
-    return _cards(*titled)
+def _galleries(pictures: Sequence[Picture]) -> list[Part]:
+    kinds = dict.fromkeys(picture.kind for picture in pictures)
+    return [
+        Part(
+            kind,
+            note(_GALLERIES.get(kind, "")),
+            more=gallery([picture for picture in pictures if picture.kind == kind]),
+        )
+        for kind in kinds
+    ]
 
 
-def _table(entries: Mapping[str, Any]) -> str:
-    return f'<div class="card">{_rows(entries)}</div>'
-
-
-def _rows(entries: Mapping[str, Any]) -> str:
-    rows = (
-        f"<tr><td>{html.escape(name)}</td><td>{html.escape(_word(value))}</td></tr>"
-        for name, value in entries.items()
-    )
-    return f'<div class="scroll"><table>{"".join(rows)}</table></div>'
-
-
-def _word(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _tables(config: Config) -> str:
+    texts = {(entry.table, entry.key): entry.rules["text"] for entry in ENTRIES}
+    cards = []
+    for name, options in as_tables(config).items():
+        meanings = {key: texts.get((name, key), "") for key in options}
+        cards.append(f"<div><h3>{word(name)}</h3>{pairs(options, meanings)}</div>")
+    return f'<div class="cards">{"".join(cards)}</div>'

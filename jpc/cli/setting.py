@@ -35,13 +35,14 @@ class Problem(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """An image in [0, 1], what to write below it, and whether the network got it right, if it
-    was asked.
+    """An image in [0, 1], what to write below it, whether the network got it right, if it was
+    asked, and what kind of picture it is.
     """
 
     image: Float[np.ndarray, "channels height width"]
     caption: str
     right: bool = True
+    kind: str = "Samples"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -100,6 +101,13 @@ class Setting:
             return []
         images = self.dataset.restore(self.states(params, jnp.eye(self.classes))[-1])
         return list(map(Picture, images, self.dataset.classes))
+
+    def reconstructions(self, images: Any, made: Any) -> list[Picture]:
+        """Images, each beside what was made of it."""
+        restored = zip(self.dataset.restore(images), self.dataset.restore(made), strict=True)
+        pair = lambda a, b: ((a, "image"), (b, "explained"))
+        both = [each for image, other in restored for each in pair(image, other)]
+        return [Picture(*each, kind="Reconstructions") for each in both]
 
 
 def make_setting(config: Config, dataset: Dataset) -> Setting:

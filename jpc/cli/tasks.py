@@ -56,6 +56,10 @@ class AbstractTask(abc.ABC):
     def predict(self, state: State, inputs: Any) -> Any:
         """What is said of inputs: the activity of each class, or numbers."""
 
+    @abc.abstractmethod
+    def imagine(self, state: State, causes: Any) -> jax.Array | None:
+        """The images that such predictions explain, if the network makes any of them."""
+
 
 class Discriminative(AbstractTask):
     """From images to labels."""
@@ -80,6 +84,9 @@ class Discriminative(AbstractTask):
     def predict(self, state, inputs):
         return self.setting.states(params_of(state), inputs)[-1]
 
+    def imagine(self, state, causes):
+        return None
+
     def pictures(self, state):
         dataset = self.setting.dataset
         if not dataset.schema.is_image:
@@ -94,7 +101,8 @@ class Discriminative(AbstractTask):
             names[guess] + f" ({chance:.0f} %)" * sure + f", is {names[label]}" * (not right)
             for guess, chance, label, right in zip(guesses, chances, labels, is_right, strict=True)
         ]
-        return list(map(Picture, dataset.restore(images), captions, map(bool, is_right)))
+        shown = zip(dataset.restore(images), captions, map(bool, is_right), strict=True)
+        return [Picture(*each, kind="Predictions") for each in shown]
 
 
 class Regression(AbstractTask):
@@ -127,6 +135,9 @@ class Regression(AbstractTask):
 
     def predict(self, state, inputs):
         return self.setting.states(params_of(state), inputs)[-1]
+
+    def imagine(self, state, causes):
+        return None
 
     def pictures(self, state):
         dataset = self.setting.dataset
@@ -169,6 +180,9 @@ class Generative(AbstractTask):
     def pictures(self, state):
         return self.setting.samples(params_of(state))
 
+    def imagine(self, state, causes):
+        return self.setting.states(params_of(state), causes)[-1]
+
 
 class Unsupervised(AbstractTask):
     """From causes, which are inferred, to images."""
@@ -198,15 +212,28 @@ class Unsupervised(AbstractTask):
     def predict(self, state, inputs):
         raise ConfigError("An unsupervised run has no targets, and predicts none.")
 
+    def imagine(self, state, causes):
+        return None
+
     def pictures(self, state):
-        dataset = self.setting.dataset
-        if not dataset.schema.is_image:
+        """Reconstructions, and samples: causes that are drawn as if the inferred ones were
+        normal.
+        """
+        if not self.setting.dataset.schema.is_image:
             return []
-        images = jnp.asarray(dataset.test[0][:10], float)
-        made = self._reconstruct(params_of(state), images)
-        pairs = zip(dataset.restore(images), dataset.restore(made), strict=True)
-        both = ((Picture(a, "image"), Picture(b, "explained")) for a, b in pairs)
-        return [picture for pair in both for picture in pair]
+        params = params_of(state)
+        images = jnp.asarray(self.setting.dataset.test[0][:100], float)
+        causes = self.setting.explain(params, self._start(params, images), images)
+        made = self.setting.states(params, causes)[-1]
+        known = np.nan_to_num(np.asarray(causes, float))  # Inference may have diverged.
+        spread = np.cov(known, rowvar=False).reshape(2 * causes.shape[1:])
+        draw = np.random.default_rng(0).multivariate_normal
+        drawn = draw(np.mean(known, axis=0), spread, 10, check_valid="ignore")
+        samples = self.setting.states(params, jnp.asarray(drawn, causes.dtype))[-1]
+        return [
+            *(Picture(image, "drawn") for image in self.setting.dataset.restore(samples)),
+            *self.setting.reconstructions(images[:10], made[:10]),
+        ]
 
     def _start(self, params: Params, output: Any) -> list[Any]:
         latent: Any = self.setting.config.network.latent
@@ -260,6 +287,9 @@ class Hybrid(AbstractTask):
 
     def pictures(self, state):
         return self.setting.samples(Params(state["generator"], None))
+
+    def imagine(self, state, causes):
+        return self.setting.states(Params(state["generator"], None), causes)[-1]
 
     def _guess(self, state: State, output: Any) -> list[Any]:
         networks = state["amortiser"], state["generator"]

@@ -6,13 +6,13 @@ import jax
 import jpc
 
 from .._files import write_whole
-from . import plot
 from .build import load_data, make_keys, make_mesh
 from .config import Config
 from .diagnose import Diagnosis
 from .folder import Record, RunFolder
+from .outcome import Outcome, observe
 from .own import check_unchanged, keep_data, load_own, settle
-from .report import Status, write_report
+from .report import Report, Status
 from .setting import Picture, State
 from .tasks import AbstractTask, make_task
 from .toml import as_tables
@@ -29,27 +29,46 @@ class Watcher:
         self._task, self._folder = task, folder
         self._diagnosis = Diagnosis(task)
         self._pictures: list[Picture] = []
+        self._outcome: Outcome | None = None
         self._written = -_PAUSE
 
     def look(self, **state: Any) -> dict[str, Any]:
         self._pictures = self._task.pictures(state)
+        if self._task.setting.config.data.task == "discriminative" and self._is_due():
+            self._outcome = observe(self._task, state)
         return self._diagnosis(**state)
+
+    def conclude(self, state: State, status: Status) -> None:
+        """The last report, with what takes longer."""
+        self._pictures, self._outcome = self._task.pictures(state), observe(self._task, state)
+        self.report(status)
 
     def note(self, record: Record) -> None:
         self._folder.append(record)
-        if time.monotonic() - self._written > _PAUSE:
+        if self._is_due():
             self.report("running")
 
+    def _is_due(self) -> bool:
+        return time.monotonic() - self._written > _PAUSE
+
     def report(self, status: Status) -> None:
-        config, headline = self._task.setting.config, self._task.headline
-        records = self._folder.read_metrics()
-        page = write_report(config, records, self._pictures, status, headline)
-        write_whole(self._folder.report, page)
+        config, records = self._task.setting.config, self._folder.read_metrics()
+        made = Report(
+            records=records,
+            status=status,
+            epochs=config.training.epochs,
+            config=config,
+            pictures=self._pictures,
+            outcome=self._outcome,
+        )
+        self._folder.write_report(made.page(), made.drawings())
         if records:
             self._plot(records)
         self._written = time.monotonic()
 
     def _plot(self, records: list[Record]) -> None:
+        from . import plot  # noqa: PLC0415  (Matplotlib is slow to import)
+
         config, path = self._task.setting.config, self._folder.path
         x_label = "step" if config.inference.method == "descent" else "time"
         write_whole(path / "accuracy.png", plot.plot_accuracy(records, self._task.headline))
@@ -101,8 +120,7 @@ def train(task: AbstractTask, folder: RunFolder, *, resume: bool, progress: bool
     except BaseException as error:
         watcher.report("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
         raise
-    watcher.look(**fitted.state)
-    watcher.report("finished")
+    watcher.conclude(fitted.state, "finished")
     return fitted.history[-1]
 
 

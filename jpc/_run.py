@@ -1,0 +1,38 @@
+import os
+from pathlib import Path
+from typing import Any
+
+from ._extras import TRAIN
+
+
+def load_run(folder: str | os.PathLike) -> Any:
+    """A run of `jpc train`, or of [`jpc.fit`][] with a `report`, from its folder.
+
+    ```python
+    run = jpc.load_run("runs/digits-1")
+    images, labels = run.data.test
+    activities = jpc.init_activities_with_ffwd(run.model, images)
+    ```
+
+    **Arguments:**
+
+    - `folder`: that of the run.
+
+    **Returns:**
+
+    An object with these attributes. All but the first two are read when they are asked for, and
+    `jpc.fit` leaves only these: its model is where its `checkpoints` are.
+
+    - `path`: the folder.
+    - `history`: a dictionary for each epoch, as in [`jpc.Fitted`][]; `None` for what was not a
+        number.
+    - `config`: every option, by table: `run.config.network.width`.
+    - `data`: the [`jpc.data.Dataset`][] that it was trained on, as it was then.
+    - `state`: what was trained, by name, from the newest checkpoint.
+    - `model`, `skip_model`: the network of that state; the generator, if it is hybrid.
+    """
+    try:
+        from .cli.run import Run  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ImportError(f"load_run needs {error.name}: {TRAIN}.") from None
+    return Run(Path(folder))
