@@ -168,10 +168,11 @@ def compare_runs(folders: Sequence[RunFolder]) -> Comparison:
     records = [folder.read_metrics() for folder in folders]
     if empty := [name for name, lines in zip(names, records, strict=True) if not lines]:
         raise ConfigError(f"{empty[0]} has nothing to compare: no epoch of it is done.")
+    scores = [m for m in METRICS[:-1] if any(m in lines[-1] for lines in records)]
     every = _all(options)
     different = [name for name in every if len({str(o.get(name)) for o in options}) > 1]
     rows = [
-        dict(run=name, **_result(lines), **{n: given.get(n) for n in different})
+        dict(run=name, **_result(lines, scores), **{n: given.get(n) for n in different})
         for name, lines, given in zip(names, records, options, strict=True)
     ]
     groups = _group(names, options, records, [name for name in different if name != _SEED])
@@ -226,11 +227,10 @@ def _all(options: Sequence[Mapping[str, Any]]) -> list[str]:
     return list(dict.fromkeys(name for given in options for name in given))
 
 
-def _result(records: Sequence[Record]) -> dict[str, Any]:
+def _result(records: Sequence[Record], scores: Sequence[str]) -> dict[str, Any]:
     last = records[-1]
     seconds = round(sum(record["seconds"] for record in records), 1)
-    named = {name: last.get(name) for name in ("epoch", "test_acc", "test_loss")}
-    named |= {name: last[name] for name in ("test_r2",) if name in last}
+    named = {name: last.get(name) for name in ("epoch", *scores)}
     error = last["diagnosis"]["certificate"].get("gradient_error")
     return dict(**named, seconds=seconds, gradient_error=error)
 
