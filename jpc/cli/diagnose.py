@@ -8,8 +8,9 @@ import optax
 import jpc
 
 from .config import Config
-from .setting import Problem
+from .setting import Problem, Setting
 from .tasks import AbstractTask
+from .variants import in_errors
 
 EXAMPLES, TIMES = 32, 40
 _NO_STEP = optax.sgd(0.0)
@@ -31,7 +32,9 @@ class Diagnosis:
         self._batch = task.pair(jnp.asarray(images, float), labels)
 
     def __call__(self, **state: Any) -> dict[str, Any]:
-        setting = self._task.setting
+        setting, own = self._task.setting, self._task.diagnose(state, *self._batch)
+        if own is not None:
+            return dict(diagnosis=own)
         problem = self._task.problem(state, *self._batch)
         result = _step(problem, inference=setting.inference, **setting.options)
         return dict(
@@ -48,11 +51,22 @@ class Diagnosis:
 
     def _course(self, problem: Problem) -> dict[str, Any]:
         """The energies of the layers during inference."""
-        flow, every = choose_flow(self._task.setting.config, self._task.setting.inference)
-        named = dict(record_energies=True, record_every=every, **self._task.setting.options)
+        setting = self._task.setting
+        flow, every = choose_flow(setting.config, setting.inference)
+        named = dict(record_energies=True, record_every=every, **setting.options)
+        if isinstance(flow, jpc.InErrors):
+            problem, flow = start_in_errors(setting, problem), flow.inference
+            named = {k: v for k, v in named.items() if k in ("record_energies", "record_every")}
+            named |= in_errors(setting.config, len(problem.params.model))
         energies = _step(problem, inference=flow, **named)["energies"].T
         times = jnp.arange(len(energies)) * (1.0 if every is None else every)
         return dict(times=times, energies=energies)
+
+
+def start_in_errors(setting: Setting, problem: Problem) -> Problem:
+    """Without errors, as after a feedforward pass."""
+    states = problem.activities or setting.states(problem.params, problem.input)
+    return problem._replace(activities=[jnp.zeros_like(z) for z in states])
 
 
 def choose_flow(

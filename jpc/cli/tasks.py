@@ -56,6 +56,11 @@ class AbstractTask(abc.ABC):
     def predict(self, state: State, inputs: Any) -> Any:
         """What is said of inputs: the activity of each class, or numbers."""
 
+    def diagnose(self, state: State, input: Any, output: Any) -> dict[str, Any] | None:
+        """A diagnosis of its own, of a network that is no chain."""
+        del state, input, output
+        return None
+
 
 class Discriminative(AbstractTask):
     """From images to labels."""
@@ -155,7 +160,8 @@ class Generative(AbstractTask):
     def evaluate(self, *, input, output, key, **state):
         del key
         params, inferred = params_of(state), self.predict(state, output)
-        loss = jpc.mse_loss(self.setting.states(params, input)[-1], output)
+        made = self.setting.images(self.setting.states(params, input)[-1])
+        loss = jpc.mse_loss(made, output)
         return dict(acc=jpc.compute_accuracy(input, inferred), loss=loss)
 
     def problem(self, state, input, output):
@@ -214,7 +220,7 @@ class Unsupervised(AbstractTask):
 
     def _reconstruct(self, params: Params, output: Any) -> jax.Array:
         inferred = self.setting.explain(params, self._start(params, output), output)
-        return self.setting.states(params, inferred)[-1]
+        return self.setting.images(self.setting.states(params, inferred)[-1])
 
 
 class Hybrid(AbstractTask):
@@ -244,10 +250,11 @@ class Hybrid(AbstractTask):
         del key
         params, guess = Params(state["generator"], None), self._guess(state, output)
         inferred = self.setting.explain(params, guess, output)
+        made = self.setting.images(self.setting.states(params, input)[-1])
         return dict(
             acc=jpc.compute_accuracy(input, inferred),
             guess_acc=jpc.compute_accuracy(input, guess[0]),
-            loss=jpc.mse_loss(self.setting.states(params, input)[-1], output),
+            loss=jpc.mse_loss(made, output),
         )
 
     def problem(self, state, input, output):
@@ -277,4 +284,8 @@ _TASKS = dict(
 
 def make_task(config: Config, dataset: Dataset) -> AbstractTask:
     """The task that a configuration names."""
+    if config.training.rule == "bpc":
+        from .bidirectional import Bidirectional  # noqa: PLC0415
+
+        return Bidirectional(make_setting(config, dataset))
     return _TASKS[config.data.task](make_setting(config, dataset))
