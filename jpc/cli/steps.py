@@ -23,7 +23,7 @@ def make_stop(task: AbstractTask) -> jpc.EarlyStopping | None:
     metric = task.headline.replace("test_", "val_")
     if patience is None:
         return None
-    return jpc.EarlyStopping(metric, patience, minimise=not metric.endswith("acc"))
+    return jpc.EarlyStopping(metric, patience, minimise=metric.endswith("loss"))
 
 
 def make_step(task: AbstractTask) -> Callable[..., dict[str, Any]]:
