@@ -68,7 +68,8 @@ class TestChoices:
     @pytest.mark.parametrize("rule", config_module.RULES)
     @pytest.mark.parametrize("task", config_module.TASKS)
     def test_a_task_is_taken_or_refused_with_a_reason(self, rule, task):
-        tables = dict(data=dict(task=task), training=dict(rule=rule))
+        own = dict(dataset="own.csv") if task == "regression" else {}
+        tables = dict(data=dict(task=task, **own), training=dict(rule=rule))
         try:
             config = make_config(tables)
         except ConfigError as error:

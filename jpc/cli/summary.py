@@ -117,13 +117,16 @@ class Summary(NamedTuple):
 
     def plot(self) -> bytes:
         """A panel for each option: a point for each setting, and the best of each value."""
-        from .plot import _axes, _png  # noqa: PLC0415
+        from matplotlib.figure import Figure  # noqa: PLC0415
 
-        figure, panels = _axes(max(1, len(self.axes)))
-        for panel, axis in zip(panels, self.axes, strict=False):
+        figure = Figure(figsize=(5.5 * len(self.axes), 4), layout="constrained")
+        panels: Any = figure.subplots(1, len(self.axes), squeeze=False)[0]
+        for panel, axis in zip(panels, self.axes, strict=True):
             self._plot(panel, axis)
         panels[0].set_ylabel(_WORDS[self.by])
-        return _png(figure)
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=150)
+        return buffer.getvalue()
 
     def _plot(self, panel: Any, axis: str) -> None:
         rows = [row for row in self.rows if row.mean(self.by) is not None]
@@ -145,6 +148,8 @@ class Summary(NamedTuple):
             panel.set_xticks([place[v] for v in values], [show(v) for v in values])
             panel.minorticks_off()
         panel.set_xlabel(axis.replace("_", "-"))
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.grid(axis="y", alpha=0.3)
         if len(self.axes) > 1:
             panel.legend(frameon=False)
 
