@@ -22,10 +22,11 @@ from .devices import Devices, Rule, choose_devices
 from .loop import Carry, Recipe, in_order, shuffled, zeros
 from .progress import Record, choose_progress
 from .report import choose_report
-from .run import AbstractTest, NoTest, Run, Test, plain
+from .run import AbstractTest, NoTest, Pace, Run, Test, plain
 from .save import AbstractSaver, NoSaver
 from .snapshot import Snapshot
 from .stop import EarlyStopping
+from .validate import Validated
 
 
 class Fitted(NamedTuple):
@@ -55,11 +56,13 @@ def fit(
     classes: Given[int | None] = None,
     shuffle: bool = True,
     test: Any = None,
+    validation: Any = None,
     evaluate: Callable[..., Mapping[str, Any]] | None = None,
     inspect: Callable[..., Mapping[str, Any]] | None = None,
     stop: EarlyStopping | None = None,
     callbacks: Sequence[Callable[[Record], Any]] = (),
     progress: bool = True,
+    pace: Callable[[float], Any] | None = None,
     checkpoints: Checkpoints | None = None,
     report: str | os.PathLike | None = None,
     mesh: Given[Mesh | None] = None,
@@ -99,6 +102,8 @@ def fit(
         come in the order of the examples, and the remainder is at the end: so that a state can
         go along a stream. Batches of an iterator come in its order, whatever this is.
     - `test`: data like `data`, to evaluate after each epoch.
+    - `validation`: more such data, to choose by and to `stop` by. Its metrics are in the history
+        too, with `val_` before their names.
     - `evaluate`: a function like a step, which returns a dictionary of metrics of one example
         (a batch of one), such as [`jpc.evaluate_discriminative`][]. Their means over all
         examples of the test set go into the history.
@@ -109,6 +114,8 @@ def fit(
     - `callbacks`: functions of an epoch's entry of the history, called after the epoch.
     - `progress`: whether to show a progress bar, or a line for each epoch where there is no
         terminal.
+    - `pace`: a function of the seconds that a step takes, called once, when a few seconds of
+        steps have told.
     - `checkpoints`: where to save the run, and whether to go on with an earlier one.
     - `report`: a folder to write `metrics.jsonl`, a line for each epoch, and `report.html` into,
         with its figures, as `jpc train` does. One that has the report of an earlier run is an
@@ -135,6 +142,8 @@ def fit(
     recipe = Recipe(step, rest, tuple(metrics), source.classes, batch_size, devices)
     sums = check_step(recipe, arrays, source.shapes, keys[0])
     tester = _choose_test(test, evaluate, recipe, arrays)
+    if validation is not None:
+        tester = Validated(tester, _choose_test(validation, evaluate, recipe, arrays))
     looker = _look_at_nothing if inspect is None else inspect
     if stop is not None:
         stop.check([*scalars(sums), *tester.names])
@@ -148,7 +157,8 @@ def fit(
         shown = choose_progress(progress, epochs, source.steps, snapshot.total)
         with contextlib.closing(shown), journal:
             callbacks = (*callbacks, journal.note)
-            run = Run(source, recipe, keys, tester, looker, stop, callbacks, saver, shown)
+            how = (tester, looker, stop, callbacks, saver, shown, Pace(pace))
+            run = Run(source, recipe, keys, *how)
             snapshot = run(snapshot, epochs)
     arrays = snapshot.carry.state if stop is None else snapshot.best
     return Fitted(eqx.combine(arrays, rest), list(snapshot.history))

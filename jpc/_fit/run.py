@@ -19,18 +19,30 @@ from .save import AbstractSaver
 from .snapshot import Snapshot
 from .stop import EarlyStopping
 
-CHUNK_SECONDS = 0.5
+CHUNK_SECONDS, TELL_SECONDS = 0.5, 5.0
 
 
 class Pace:
-    """How many steps take about half a second, found on the way."""
+    """How many steps take about half a second, found on the way. After some seconds of them it
+    tells how many one takes.
+    """
 
-    def __init__(self):
-        self.steps = 1
+    def __init__(self, tell: Callable[[float], Any] | None = None):
+        self.steps, self._tell, self._timed = 1, tell, None
 
     def learn(self, steps: int, seconds: float) -> None:
         if steps:
             self.steps = max(1, min(int(steps * CHUNK_SECONDS / seconds), 10 * self.steps))
+        if self._tell is not None:
+            self._time(steps, seconds, self._tell)
+
+    def _time(self, steps: int, seconds: float, tell: Callable[[float], Any]) -> None:
+        """Leaves out the first ones, which were compiled."""
+        taken, passed = self._timed or (0, 0.0)
+        self._timed = (0, 0.0) if self._timed is None else (taken + steps, passed + seconds)
+        if self._timed[1] > TELL_SECONDS:
+            self._tell = None
+            tell(self._timed[1] / self._timed[0])
 
 
 class AbstractTest(abc.ABC):

@@ -19,11 +19,15 @@ from .. import __version__
 from .._extras import TRAIN
 from .._files import write_whole
 from . import INTERRUPTED
+from .advice import advise
 from .config import Config, ConfigError
 from .folder import RunFolder, choose_folder
+from .grid import Sweep, as_args, read_sweep
 from .help import App, Group
 from .options import read_config, with_options
 from .suggest import did_you_mean
+from .summary import summarise
+from .sweep import choose_sweep_folder, run_sweep
 
 # What needs JAX is imported by the commands that need it: it takes seconds.
 app = App(
@@ -40,6 +44,9 @@ app.add_typer(data_app, name="data")
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show where an error came from.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
+Seeds = Annotated[
+    int | None, typer.Option(metavar="N", help="Train with N seeds: mean, deviation.", min=1)
+]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help=", ".join(jpc.data.NAMES))]
 
@@ -124,6 +131,7 @@ def train(
     quiet: Quiet = False,
     as_json: Json = False,
     debug: Debug = False,
+    seeds: Seeds = None,
     given: dict[str, Any] | None = None,
 ) -> None:
     """Train a network, and leave a folder with its report.
@@ -135,6 +143,16 @@ def train(
     jpc train experiment.toml --seed 1
     """
     shown = not (quiet or as_json)
+    if seeds is not None:
+        with _exits(debug):
+            if resume is not None or overwrite:
+                raise ConfigError("--seeds goes on by itself: leave out --resume, --overwrite.")
+            args = [] if file is None else [str(file)]
+            sweep = read_sweep([*args, *as_args(given or {})], draws=None, seeds=seeds)
+            if sweep.axes:
+                raise ConfigError(f"{file} has lists of values: jpc sweep {file}.")
+            _sweep(sweep, out, "seeds", 1, shown, as_json)
+        return
     with _exits(debug):
         config, folder = _choose_run(file, out, resume, overwrite, given or {})
         from .report import describe_metric  # noqa: PLC0415
@@ -156,8 +174,77 @@ def train(
     elif shown:
         said = describe_metric(task.headline, record[task.headline])
         typer.echo(f"{said} after {record['epoch']} epochs\nreport: {folder.report}")
+        for line in advise(task.setting.config, record):
+            typer.echo(line, err=True)
     if show and not webbrowser.open(folder.report.resolve().as_uri()):
         typer.echo("jpc: --open found no browser here: open the report yourself.", err=True)
+
+
+@app.command(context_settings=dict(ignore_unknown_options=True))
+def sweep(
+    options: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="FILE --OPTION A,B",
+            help="A TOML file, and any options of jpc train with their values.",
+            show_default=False,
+        ),
+    ] = None,
+    random: Annotated[
+        int | None, typer.Option(metavar="N", help="Draw N settings; LOW..HIGH is a range.", min=1)
+    ] = None,
+    seeds: Seeds = None,
+    jobs: Annotated[int, typer.Option(metavar="N", help="Runs at a time.", min=1)] = 1,
+    out: Annotated[
+        Path | None, typer.Option(help="A folder, also to go on in.", show_default=False)
+    ] = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Train with many settings, and say which is best. The same command goes on.
+
+    jpc sweep --learning-rate 1e-3,1e-2 --width 64,128 --seeds 3 --jobs 2
+    """
+    with _exits(debug):
+        given = read_sweep(options or [], draws=random, seeds=seeds)
+        if not given.axes and given.seeds == 1:
+            raise ConfigError(
+                "Nothing to sweep: give an option several values, a,b, or --seeds 3."
+            )
+        _sweep(given, out, "sweep", jobs, not (quiet or as_json), as_json)
+
+
+def _sweep(
+    sweep: Sweep, out: Path | None, kind: str, jobs: int, shown: bool, as_json: bool
+) -> None:
+    """Runs it, and says what came out."""
+    folder, tell = (
+        choose_sweep_folder(out, sweep, kind),
+        typer.echo if shown else lambda text: None,
+    )
+    try:
+        results = run_sweep(sweep, folder, jobs=jobs, tell=tell)
+    except KeyboardInterrupt:
+        typer.echo("\nWhat is done is kept: the same command goes on.", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    found = summarise(sweep, folder.runs(sweep), results)
+    write_whole(folder.path / "sweep.csv", found.csv())
+    if found.axes and found.best is not None:
+        write_whole(folder.path / "sweep.png", found.plot())
+    failed = [name for name, result in results.items() if "error" in result]
+    if as_json:
+        typer.echo(json.dumps(found.as_json() | dict(folder=str(folder.path), failed=failed)))
+    elif shown:
+        typer.echo(f"\n{found.table()}\n\n{found.say_best()}")
+        typer.echo(f"{found.caution()}\n".lstrip() + f"table and picture: {folder.path}")
+    if failed:
+        killed = all("again" in results[name] for name in failed)
+        again = (
+            "the same command goes on" if killed else f"delete {folder.path / failed[0]} to retry"
+        )
+        typer.echo(f"jpc: {len(failed)} of {len(results)} runs failed: {again}.", err=True)
+        raise typer.Exit(1)
 
 
 def describe(config: Config) -> str:
@@ -165,7 +252,8 @@ def describe(config: Config) -> str:
     network = config.network
     shape = f"{network.depth} x {network.width}" if network.kind == "mlp" else network.channels
     named = (config.data.name, config.data.task, f"{network.kind} of {shape}")
-    return ", ".join([*named, config.inference.method])
+    rule = [] if config.training.rule == "pc" else [config.training.rule]
+    return ", ".join([*named, *rule, str(config.inference.method)])
 
 
 def _choose_run(

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import diffrax as dfx
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import optax
@@ -18,7 +19,16 @@ import jpc
 from jpc.data import Dataset, load
 
 from .config import Config, ConfigError, Inference, Network, Optimiser
+from .rules import FORWARD
+from .variants import replace_energy
 
+# What the predictions of a loss are to be put through to be those of its output.
+MEANS: dict[str, Callable] = {"bernoulli": jax.nn.sigmoid, "poisson": jnp.exp}
+# Steps that go down, each at most twice as long as the one before.
+_SEARCH = optax.chain(
+    optax.sgd(1.0),
+    optax.scale_by_backtracking_linesearch(20, decrease_factor=0.5, increase_factor=2.0),
+)
 _SOLVERS = {"heun": dfx.Heun, "tsit5": dfx.Tsit5, "dopri5": dfx.Dopri5}
 OPTIMISERS: dict[str, Callable[..., optax.GradientTransformation]] = {
     "adam": optax.adam,
@@ -31,12 +41,24 @@ OPTIMISERS: dict[str, Callable[..., optax.GradientTransformation]] = {
 
 def load_data(config: Config, *, progress: bool) -> Dataset:
     """Images as vectors for an mlp, and in the precision of the run when they are used."""
-    flatten = config.network.kind == "mlp"
-    dataset = load(config.data.dataset, flatten=flatten, progress=progress)
+    named: Any = dict(flatten=config.network.kind == "mlp", normalise=not in_unit_range(config))
+    named |= dict(validation=config.data.validation, progress=progress)
+    try:
+        dataset = load(config.data.dataset, **named)
+    except ValueError as error:
+        if "validation" not in str(error):
+            raise
+        raise ConfigError(f"--validation: {error}") from None
     examples, size = len(dataset.train[1]), config.training.batch_size
     if size > examples:
         raise ConfigError(f"--batch-size {size}, but {dataset.name} has {examples} examples.")
     return dataset
+
+
+def in_unit_range(config: Config) -> bool:
+    """Whether images stay in [0, 1], for a loss that is of such numbers."""
+    images = config.data.task not in FORWARD
+    return images and (config.energy.loss in MEANS or config.training.rule == "bpc")
 
 
 class Params(NamedTuple):
@@ -74,16 +96,16 @@ def make_inference(given: Inference) -> jpc.AbstractInference:
         case "equilibrium":
             return jpc.Equilibrium(has.rtol, has.chords, max_steps=has.steps)
         case "descent":
-            return jpc.Descent(optax.sgd(has.dt), has.steps)
+            return jpc.Descent(_SEARCH if has.dt is None else optax.sgd(has.dt), has.steps)
         case "euler":
             return jpc.GradientFlow(dfx.Euler(), has.max_t1, has.dt, dfx.ConstantStepSize())
-    return jpc.GradientFlow(_SOLVERS[given.method](), has.max_t1, rtol=has.rtol)
+    return jpc.GradientFlow(_SOLVERS[has.method](), has.max_t1, rtol=has.rtol)
 
 
 def make_optimiser(given: Optimiser, epochs: int, steps: int) -> optax.GradientTransformation:
     """The optimiser and its schedule, for epochs of so many steps."""
     rise, rest = given.warmup * steps, (epochs - given.warmup) * steps
-    peak = given.learning_rate
+    peak: Any = given.learning_rate
     falls = given.schedule == "cosine"
     main = optax.cosine_decay_schedule(peak, rest) if falls else optax.constant_schedule(peak)
     warm = [optax.linear_schedule(0.0, peak, rise), main]
@@ -100,6 +122,7 @@ def make_options(config: Config) -> dict[str, Any]:
     penalties = ("weight_decay", "spectral_penalty", "activity_decay")
     options = {name: getattr(energy, name) for name in penalties if getattr(energy, name) > 0}
     options |= dict(loss_id=energy.loss, output_energy_scaling=energy.output_precision)
+    options = replace_energy(config, options)
     return options if param_type is None else options | dict(param_type=param_type)
 
 

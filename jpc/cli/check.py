@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .config import ENTRIES, METHOD_OPTIONS, NETWORK_OPTIONS, Config, ConfigError, Entry
+from .rules import FORWARD, make_defaults, rate_of, rule_misfits, with_rule
 from .suggest import did_you_mean
-
-_FORWARD = ("discriminative", "regression", "")  # From inputs to targets; "" is either.
 
 
 def make_config(tables: Mapping[str, Any]) -> Config:
@@ -98,12 +97,13 @@ def resolve(config: Config) -> Config:
     """Fills in the defaults that depend on other options, and refuses what does not fit. What
     somebody's own data decides stays open until that is known: see `own.settle`.
     """
-    config = config if config.data.is_own else _decide(config)
+    config = with_rule(config if config.data.is_own else _decide(config))
+    method: Any = config.inference.method
     network = _fill("network", config.network, config.network.kind, _network_options(config))
-    inference = _fill("inference", config.inference, config.inference.method, _methods(config))
+    inference = _fill("inference", config.inference, method, _methods(config))
     energy = dataclasses.replace(config.energy, **_energy(config))
     config = dataclasses.replace(config, network=network, inference=inference, energy=energy)
-    for wrong, message in _misfits(config):
+    for wrong, message in (*rule_misfits(config), *_misfits(config)):
         if wrong:
             raise ConfigError(message)
     return config
@@ -120,7 +120,7 @@ def decide(
     """Fills these in where they are open."""
     data, training, optimiser = config.data, config.training, config.optimiser
     sizes = dict(epochs=training.epochs or epochs, batch_size=training.batch_size or batch_size)
-    rate = optimiser.learning_rate or learning_rate
+    rate = optimiser.learning_rate or learning_rate * rate_of(config)
     return dataclasses.replace(
         config,
         data=dataclasses.replace(data, task=data.task or task),
@@ -134,9 +134,11 @@ def _energy(config: Config) -> dict[str, Any]:
     chords converge.
     """
     task, exact = config.data.task, config.inference.method == "equilibrium"
-    loss, precision = config.energy.loss, config.energy.output_precision
-    default = 0.1 if task in _FORWARD and exact else 1.0
-    losses = {"": None, "discriminative": "ce"}
+    rule, loss = config.training.rule, config.energy.loss
+    small = task in FORWARD and exact and rule != "backprop"
+    default = {"precision": None, "bpc": 1e-3}.get(rule, 0.1 if small else 1.0)
+    precision = config.energy.output_precision
+    losses = {} if rule == "precision" else {"": None, "discriminative": "ce"}
     loss = losses.get(task, "mse") if loss is None else loss
     return dict(loss=loss, output_precision=default if precision is None else precision)
 
@@ -148,10 +150,16 @@ def _network_options(config: Config) -> dict[str, dict[str, Any]]:
 
 def _methods(config: Config) -> dict[str, dict[str, Any]]:
     """With the labels of few classes at the output the chords of equilibrium do by themselves.
-    Where the input is to be inferred there are none.
+    Where the input is to be inferred there are none. The many errors of an image have a
+    curvature that grows while a network learns: descent then finds its own steps.
     """
-    damped = 0 if config.data.task in _FORWARD else 100
-    return METHOD_OPTIONS | {"equilibrium": METHOD_OPTIONS["equilibrium"] | dict(steps=damped)}
+    labels = config.data.task in FORWARD
+    changed = dict(
+        equilibrium=dict(steps=0 if labels else 100),
+        euler=dict(dt=0.1 if labels else 0.01),
+        descent=dict(dt=0.1 if labels else None) | make_defaults(config),
+    )
+    return {name: own | changed.get(name, {}) for name, own in METHOD_OPTIONS.items()}
 
 
 def _fill(table: str, given: Any, chosen: str, options: Mapping[str, dict[str, Any]]) -> Any:
@@ -178,13 +186,24 @@ def _misfits(config: Config) -> list[tuple[bool, str]]:
     given = {"--target": config.data.target, "--image-size": config.data.image_size}
     return [
         (
-            task not in _FORWARD and kind != "mlp",
+            task not in FORWARD and kind != "mlp",
             f"--network {kind} is for --task discriminative; {task} takes an mlp.",
         ),
         (
             task not in ("discriminative", "") and config.energy.loss == "ce",
             f"--loss ce is for labels, but the output of a {task} network are "
-            f"{'numbers' if task == 'regression' else 'images'}: mse.",
+            f"{'numbers: mse or huber' if task == 'regression' else 'images'}"
+            f"{'.' if task == 'regression' else ': mse, huber, bernoulli or poisson.'}",
+        ),
+        (
+            training.patience is not None and config.data.validation == 0,
+            "--patience needs a validation set to stop by: give --validation 0.1 too. (To stop by "
+            "the test set would be to fit it.)",
+        ),
+        (
+            own and task not in FORWARD and config.energy.loss in ("bernoulli", "poisson"),
+            f"--loss {config.energy.loss} is for pixels in [0, 1], and data of your own are "
+            "normalised: mse or huber.",
         ),
         (
             task == "regression" and not own,
@@ -208,7 +227,7 @@ def _misfits(config: Config) -> list[tuple[bool, str]]:
             "--chords 0 with --steps 0 leaves nothing to do: give at least one of either.",
         ),
         (
-            method == "equilibrium" and inference.steps == 0 and task not in _FORWARD,
+            method == "equilibrium" and inference.steps == 0 and task not in FORWARD,
             f"--steps 0 leaves equilibrium without the steps that a {task} network needs to "
             "infer its input: give at least one.",
         ),

@@ -46,6 +46,8 @@ TASKS = ("discriminative", "generative", "unsupervised", "hybrid", "regression")
 NETWORKS = ("mlp", "vgg5", "vgg7", "vgg9")
 OPTIMISERS = ("adam", "nadam", "rmsprop", "sgd", "momentum")
 ACTIVATIONS = ("linear", "tanh", "hard_tanh", "relu", "leaky_relu", "gelu", "selu", "silu")
+LOSSES = ("mse", "ce", "bernoulli", "poisson", "huber")
+RULES = ("pc", "ipc", "epc", "mcpc", "bpc", "precision", "backprop")
 # Which options a network or a method of inference has, and their defaults.
 NETWORK_OPTIONS: dict[str, dict[str, Any]] = {
     "mlp": dict(depth=3, width=256, activation="tanh", param_type="sp", skips=False),
@@ -66,6 +68,8 @@ METHOD_OPTIONS: dict[str, dict[str, Any]] = {
 class Data:
     dataset: str = option("digits", "", choices=jpc.data.NAMES, also=jpc.data.is_own)
     task: str = option("", "what from what", choices=TASKS, shown="discriminative")
+    validation: float = option(0.0, "examples to set apart, or their share", least=0.0)
+    augment: str = option("none", "of training images", choices=("none", "shift", "flip"))
     target: str | None = option(None, "column, key or file of own targets", shown="the last")
     image_size: int | None = option(None, "side of own images", least=1, shown="theirs, or 32")
 
@@ -101,9 +105,9 @@ class Network:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Energy:
-    loss: str | None = option(None, "at the output", choices=("ce", "mse"), shown="mse for images")
+    loss: str | None = option(None, "at the output", choices=LOSSES, shown="ce; images: mse")
     output_precision: float | None = option(
-        None, "weight of the output's energy", above=0.0, shown="0.1 at equilibrium; 1"
+        None, "weight of the output's energy", above=0.0, shown="1; labels: 0.1"
     )
     weight_decay: float = option(0.0, "coefficient of the weights' squared norm", least=0.0)
     spectral_penalty: float = option(0.0, "coefficient of |I - W'W|^2", least=0.0)
@@ -112,14 +116,19 @@ class Energy:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Inference:
-    method: str = option("equilibrium", "", choices=tuple(METHOD_OPTIONS), flag="inference")
+    method: str | None = option(
+        None, "", choices=tuple(METHOD_OPTIONS), flag="inference", shown="equilibrium"
+    )
     max_t1: float | None = option(None, "when a flow ends at the latest", above=0.0, shown="20")
-    dt: float | None = option(None, "step size of euler, descent", above=0.0, shown="0.1")
+    dt: float | None = option(
+        None, "step size of euler, descent", above=0.0, shown="0.1; images: found"
+    )
     rtol: float | None = option(None, "relative tolerance", above=0.0, shown="0.01; flows: 0.001")
     chords: int | None = option(None, "shared iterations of equilibrium", least=0, shown="5")
     steps: int | None = option(
         None, "of descent; damped ones of equilibrium", least=0, shown="20; 0 or 100"
     )
+    temperature: float | None = option(None, "of mcpc", above=0.0, shown="1; labels: 0.001")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -132,7 +141,11 @@ class Optimiser:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Training:
+    rule: str = option("pc", "how the network learns", choices=RULES)
     epochs: int = option(0, "times through the data", least=1, shown="20; own data: by size")
+    patience: int | None = option(
+        None, "epochs to wait for a better one (validation)", least=1, shown="all"
+    )
     batch_size: int = option(0, "examples in a step", least=1, shown="64; own data: by size")
     seed: int = option(0, "same seed, same bits", least=0)
     precision: str = option("float32", "of all numbers", choices=("float32", "float64"))

@@ -13,6 +13,7 @@ from .._options import setup
 from .config import Config
 from .setting import Problem
 from .tasks import AbstractTask
+from .variants import in_errors
 
 EXAMPLES, TIMES = 32, 40
 _NO_STEP = optax.sgd(0.0)
@@ -37,7 +38,9 @@ class Diagnosis:
         self._batch = task.pair(jnp.asarray(images, float), labels)
 
     def __call__(self, **state: Any) -> dict[str, Any]:
-        setting = self._task.setting
+        setting, own = self._task.setting, self._task.diagnose(state, *self._batch)
+        if own is not None:
+            return dict(diagnosis=own)
         problem = self._task.problem(state, *self._batch)
         result = _step(problem, inference=setting.inference, **setting.options)
         return dict(
@@ -58,6 +61,9 @@ def follow(
 ) -> dict[str, Any]:
     """The energies of the layers during inference: `times`, or steps, and a row for each."""
     method, record = choose_course(config, method)
+    if isinstance(method, jpc.InErrors):
+        problem, method = _without_errors(problem, config), method.inference
+        options = in_errors(config, len(problem.params.model))
     if config.inference.method == "equilibrium":
         problem = problem._replace(**_few(problem))
     named: Any = dict(options, inference=method)
@@ -66,6 +72,14 @@ def follow(
     times = np.arange(len(energies)) if record.ts is None else np.asarray(record.ts)
     end = len(times) if record.ts is None else _until_settled(energies)
     return dict(times=times[:end].astype(float), energies=energies[:end])
+
+
+def _without_errors(problem: Problem, config: Config) -> Problem:
+    """As after a feedforward pass."""
+    (model, skips), states, _, input = problem
+    named: Any = dict(input=input, skip_model=skips, param_type=config.network.param_type)
+    states = states or jpc.init_activities_with_ffwd(model, **named)
+    return problem._replace(activities=[jnp.zeros_like(z) for z in states])
 
 
 def _few(problem: Problem) -> dict[str, Any]:

@@ -20,7 +20,7 @@ _OUTPUT = "Output"
 _COMMON = {
     *("dataset", "task", "network", "depth", "width", "activation"),
     *("inference", "dt", "steps", "optimiser", "learning_rate"),
-    *("epochs", "batch_size", "seed"),
+    *("rule", "epochs", "batch_size", "seed"),
     *("out", "resume", "quiet", "help", "help_all"),
 }
 

@@ -38,6 +38,7 @@ def load_own(data: Data, *, flatten: bool) -> Dataset:
             data.dataset,
             target=data.target,
             image_size=data.image_size,
+            validation=data.validation,
             regression=_REGRESSION.get(data.task),
             flatten=flatten,
         )

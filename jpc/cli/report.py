@@ -102,7 +102,7 @@ class Report:
 
     def _parts(self) -> list[Part]:
         records, config = self.records, self.config
-        method = "" if config is None else config.inference.method
+        method = "" if config is None else config.inference.method or ""
         return [
             _curves(records),
             _classes(self.outcome),

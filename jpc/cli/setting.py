@@ -1,6 +1,6 @@
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ import jpc
 from jpc.data import Dataset
 
 from .build import (
+    MEANS,
     Params,
     init_optimiser,
     make_inference,
@@ -21,6 +22,7 @@ from .build import (
     make_options,
 )
 from .config import Config
+from .variants import make_learner, wrap_inference, wrap_output
 
 State = Mapping[str, Any]
 
@@ -47,14 +49,15 @@ class Picture(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What all tasks share: the data, the method of inference, the optimiser, and the options
-    that make the energy.
+    """What all tasks share: the data, the method of inference, the step that learns with it, the
+    optimiser, and the options that make the energy.
     """
 
     config: Config
     dataset: Dataset
     options: dict[str, Any]
     inference: jpc.AbstractInference
+    learn: Callable[..., dict[str, Any]]
     optim: optax.GradientTransformation
 
     @property
@@ -68,7 +71,8 @@ class Setting:
     def network(self, sizes: tuple[Any, int], which: int = 0) -> Params:
         """A network with an input and an output of these sizes; another one if `which` is 1."""
         key = make_keys(self.config.training.seed)[which]
-        return make_network(key, self.config.network, sizes)
+        model, skip_model = make_network(key, self.config.network, sizes)
+        return Params(wrap_output(self.config, model), skip_model)
 
     def state(self, params: Params) -> dict[str, Any]:
         """The state of [`jpc.make_pc_step`][]."""
@@ -77,13 +81,17 @@ class Setting:
 
     def step(self, **given: Any) -> dict[str, Any]:
         """One step of training."""
-        return jpc.make_pc_step(**given, inference=self.inference, **self.options)
+        return self.learn(**given, **self.options)
 
     def states(self, params: Params, input: Any) -> list[Array]:
         """The activities of a feedforward pass. The last ones are the prediction."""
         return jpc.init_activities_with_ffwd(
             params.model, input, skip_model=params.skip_model, **self.options
         )
+
+    def images(self, predictions: Array) -> Array:
+        """What a network predicts of images, in the numbers of their pixels."""
+        return MEANS.get(str(self.config.energy.loss), lambda x: x)(predictions)
 
     def from_rest(self, params: Params, size: int, examples: int) -> list[Array]:
         """Activities to infer an input from: zeros, and what they predict."""
@@ -97,10 +105,13 @@ class Setting:
 
     def samples(self, params: Params) -> list[Picture]:
         """What a generative network makes of each label."""
+        return self.label(self.images(self.states(params, jnp.eye(self.classes))[-1]))
+
+    def label(self, images: Array) -> list[Picture]:
+        """One image of each class."""
         if not self.dataset.schema.is_image:
             return []
-        images = self.dataset.restore(self.states(params, jnp.eye(self.classes))[-1])
-        return list(map(Picture, images, self.dataset.classes))
+        return list(map(Picture, self.dataset.restore(images), self.dataset.classes))
 
     def reconstructions(self, images: Any, made: Any) -> list[Picture]:
         """Images, each beside what was made of it."""
@@ -112,11 +123,15 @@ class Setting:
 
 def make_setting(config: Config, dataset: Dataset) -> Setting:
     steps = len(dataset.train[1]) // config.training.batch_size
+    inference = wrap_inference(config, make_inference(config.inference))
+    if config.training.rule == "ipc":
+        steps *= config.inference.steps or 1  # Of the optimiser, one at each step of inference.
     return Setting(
         config=config,
         dataset=dataset,
         options=make_options(config),
-        inference=make_inference(config.inference),
+        inference=inference,
+        learn=make_learner(config, inference),
         optim=make_optimiser(config.optimiser, config.training.epochs, steps),
     )
 

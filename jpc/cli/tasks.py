@@ -60,6 +60,11 @@ class AbstractTask(abc.ABC):
     def imagine(self, state: State, causes: Any) -> jax.Array | None:
         """The images that such predictions explain, if the network makes any of them."""
 
+    def diagnose(self, state: State, input: Any, output: Any) -> dict[str, Any] | None:
+        """A diagnosis of its own, of a network that is no chain."""
+        del state, input, output
+        return None
+
 
 class Discriminative(AbstractTask):
     """From images to labels."""
@@ -166,7 +171,8 @@ class Generative(AbstractTask):
     def evaluate(self, *, input, output, key, **state):
         del key
         params, inferred = params_of(state), self.predict(state, output)
-        loss = jpc.mse_loss(self.setting.states(params, input)[-1], output)
+        made = self.setting.images(self.setting.states(params, input)[-1])
+        loss = jpc.mse_loss(made, output)
         return dict(acc=jpc.compute_accuracy(input, inferred), loss=loss)
 
     def problem(self, state, input, output):
@@ -241,7 +247,7 @@ class Unsupervised(AbstractTask):
 
     def _reconstruct(self, params: Params, output: Any) -> jax.Array:
         inferred = self.setting.explain(params, self._start(params, output), output)
-        return self.setting.states(params, inferred)[-1]
+        return self.setting.images(self.setting.states(params, inferred)[-1])
 
 
 class Hybrid(AbstractTask):
@@ -271,10 +277,11 @@ class Hybrid(AbstractTask):
         del key
         params, guess = Params(state["generator"], None), self._guess(state, output)
         inferred = self.setting.explain(params, guess, output)
+        made = self.setting.images(self.setting.states(params, input)[-1])
         return dict(
             acc=jpc.compute_accuracy(input, inferred),
             guess_acc=jpc.compute_accuracy(input, guess[0]),
-            loss=jpc.mse_loss(self.setting.states(params, input)[-1], output),
+            loss=jpc.mse_loss(made, output),
         )
 
     def problem(self, state, input, output):
@@ -307,4 +314,8 @@ _TASKS = dict(
 
 def make_task(config: Config, dataset: Dataset) -> AbstractTask:
     """The task that a configuration names."""
+    if config.training.rule == "bpc":
+        from .bidirectional import Bidirectional  # noqa: PLC0415
+
+        return Bidirectional(make_setting(config, dataset))
     return _TASKS[config.data.task](make_setting(config, dataset))

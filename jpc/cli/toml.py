@@ -13,7 +13,7 @@ from .config import Config, ConfigError
 
 def read_tables(path: Path) -> dict[str, Any]:
     """The tables of a TOML file."""
-    tables = _parse(path)
+    tables = parse(path)
     try:
         check_tables(tables)
     except ConfigError as error:
@@ -21,7 +21,8 @@ def read_tables(path: Path) -> dict[str, Any]:
     return tables
 
 
-def _parse(path: Path) -> dict[str, Any]:
+def parse(path: Path) -> dict[str, Any]:
+    """What is in a TOML file, whatever it is."""
     try:
         return tomllib.loads(path.read_text())
     except OSError as error:

@@ -1,3 +1,4 @@
+import functools as ft
 import time
 from typing import Any
 
@@ -6,6 +7,7 @@ import jax
 import jpc
 
 from .._files import write_whole
+from .advice import tell_pace
 from .build import load_data, make_keys, make_mesh
 from .config import Config
 from .diagnose import Diagnosis
@@ -14,6 +16,7 @@ from .outcome import Outcome, observe
 from .own import check_unchanged, keep_data, load_own, settle
 from .report import Report, Status
 from .setting import Picture, State
+from .steps import make_step, make_stop
 from .tasks import AbstractTask, make_task
 from .toml import as_tables
 
@@ -102,6 +105,7 @@ def train(task: AbstractTask, folder: RunFolder, *, resume: bool, progress: bool
     The last epoch's entry of the metrics.
     """
     config, watcher, state = task.setting.config, Watcher(task, folder), task.state()
+    examples = len(task.setting.dataset.train[1])
     if resume:
         check_unchanged(folder, config, task.setting.dataset)
     (folder.write_config if resume else folder.begin)(config)
@@ -116,12 +120,14 @@ def train(task: AbstractTask, folder: RunFolder, *, resume: bool, progress: bool
             progress=progress,
             inspect=watcher.look,
             callbacks=[watcher.note],
+            pace=ft.partial(tell_pace, config, examples) if progress else None,
         )
     except BaseException as error:
         watcher.report("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
         raise
     watcher.conclude(fitted.state, "finished")
-    return fitted.history[-1]
+    stop = make_stop(task)
+    return fitted.history[-1 if stop is None else stop.best(fitted.history)]
 
 
 def fit(
@@ -131,8 +137,9 @@ def fit(
     config, dataset = task.setting.config, task.setting.dataset
     saved = as_tables(config)
     saved["training"] = dict(saved["training"], epochs=None)
+    validation = dataset.validation and make_pair(task, dataset.validation)
     return jpc.fit(
-        task.step,
+        make_step(task),
         state,
         make_pair(task, dataset.train),
         batch_size=config.training.batch_size,
@@ -140,7 +147,9 @@ def fit(
         metrics=task.metrics,
         classes=task.setting.classes or None,
         test=make_pair(task, dataset.test),
+        validation=validation,
         evaluate=task.evaluate,
+        stop=make_stop(task),
         checkpoints=jpc.Checkpoints(folder.checkpoints, resume=resume, keep=2, config=saved),
         mesh=make_mesh(config.training.devices),
         **options,

@@ -1,0 +1,77 @@
+"""What a run says of itself on the terminal: how long it will take, how well it converged."""
+
+from typing import Any
+
+import typer
+
+from .config import Config
+from .folder import Record
+
+_LONG, _FEW = 600.0, 0.5
+
+
+def tell_pace(config: Config, examples: int, seconds: float) -> None:
+    """Says how long a run of such steps will take if that is long, and what is quicker."""
+    epoch = seconds * (examples // config.training.batch_size)
+    if epoch * config.training.epochs > _LONG:
+        said = f"an epoch takes about {duration(epoch)} here, all {config.training.epochs} about"
+        whole = duration(epoch * config.training.epochs)
+        typer.echo(f"{said} {whole}. Quicker: {', '.join(_quicker(config))}.", err=True)
+
+
+def duration(seconds: float) -> str:
+    """`40 s`, `12 min`, `3.5 h`, `2.1 days`."""
+    units = {"days": 86_400, "h": 3600, "min": 60}
+    name, unit = next(((n, u) for n, u in units.items() if seconds >= 1.5 * u), ("s", 1))
+    number = seconds / unit
+    return f"{number:.1f} {name}" if number < 10 and unit >= 3600 else f"{number:.0f} {name}"
+
+
+def _quicker(config: Config) -> list[str]:
+    """What makes a step shorter, the most useful first."""
+    import jax  # noqa: PLC0415
+
+    found, network, inference = [], config.network, config.inference
+    if network.kind != "mlp":
+        channels: Any = network.channels
+        found += ["--network mlp"]
+        found += [f"--channels {channels // 4} (about a sixteenth)"] if channels >= 16 else []
+    elif (network.width or 0) > 128:
+        found += ["--width 128"]
+    if inference.method not in ("descent", "equilibrium"):
+        found += ["--inference equilibrium"]
+    elif inference.method == "equilibrium" and config.data.task != "discriminative":
+        found += ["--inference descent"]
+    elif (inference.steps or 0) > 20:
+        found += ["--steps 20"]
+    if config.training.rule in ("ipc", "mcpc"):
+        found += ["--rule pc"]
+    on_cpu = jax.default_backend() == "cpu"
+    return [*found, f"--epochs {max(1, config.training.epochs // 10)}"] + ["a GPU"] * on_cpu
+
+
+def advise(config: Config, record: Record) -> list[str]:
+    """What to say at the end of a run that did not go as it should."""
+    method, diagnosis = config.inference.method, record["diagnosis"]
+    share = diagnosis["converged"]
+    if method == "descent" or config.training.rule == "backprop" or share >= _FEW:
+        return []
+    error = diagnosis["certificate"].get("gradient_error")
+    means = "" if error is None else f" (the learning gradient is off by {100 * error:.0f} %)"
+    if error is not None and error < 0.1:
+        return []
+    said = f"only {100 * share:.0f} % of the examples reached equilibrium{means}."
+    return [f"{said} Try {_closer(config)}."]
+
+
+def _closer(config: Config) -> str:
+    """What brings inference closer to its end."""
+    inference, rate = config.inference, config.optimiser.learning_rate or 0.0
+    lower = f"--learning-rate {rate / 5:g}"
+    if inference.method == "equilibrium":
+        steps: Any = inference.steps
+        precision: Any = config.energy.output_precision or 1.0
+        more = f"--steps {max(100, 2 * steps)}"
+        return f"{more}, --output-precision {precision / 10:g} or {lower}"
+    longer: Any = inference.max_t1
+    return f"--max-t1 {5 * longer:g}, --inference equilibrium or {lower}"
