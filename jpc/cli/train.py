@@ -1,6 +1,8 @@
+import contextlib
 import time
 from typing import Any
 
+import equinox as eqx
 import jax
 
 import jpc
@@ -83,8 +85,11 @@ def prepare(config: Config, *, progress: bool) -> AbstractTask:
     make_mesh(config.training.devices)
     if config.data.is_own:
         dataset = load_own(config.data, flatten=config.network.kind == "mlp")
-        return make_task(settle(config, dataset), dataset)
-    return make_task(config, load_data(config, progress=progress))
+        task = make_task(settle(config, dataset), dataset)
+    else:
+        task = make_task(config, load_data(config, progress=progress))
+    eqx.filter_eval_shape(task.state)  # Refuses a network that cannot be.
+    return task
 
 
 def train(task: AbstractTask, folder: RunFolder, *, resume: bool, progress: bool) -> Record:
@@ -118,7 +123,8 @@ def train(task: AbstractTask, folder: RunFolder, *, resume: bool, progress: bool
             callbacks=[watcher.note],
         )
     except BaseException as error:
-        watcher.report("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
+        with contextlib.suppress(OSError):  # Of which the first one matters.
+            watcher.report("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
         raise
     watcher.conclude(fitted.state, "finished")
     return fitted.history[-1]
