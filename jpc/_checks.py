@@ -10,30 +10,31 @@ import contextlib
 import functools as ft
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
-from jaxtyping import Array, Bool, PyTree
+from jaxtyping import Array, Bool, Int, PyTree
 
 _F = TypeVar("_F", bound=Callable)
-_ON: ContextVar[bool] = ContextVar("checks", default=True)
+Failure = Literal["default", "raise", "nan"]
+_ON_ERROR: ContextVar[Failure] = ContextVar("on_error", default="default")
 
 REMEDY = "Check the data, or use smaller weights, a smaller step size, a smaller learning rate."
 
 
 @contextlib.contextmanager
-def checks(on: bool) -> Iterator[None]:
-    """Whether what is traced in here raises. If not, it marks what fails with NaNs, and somebody
-    looks at the numbers later.
+def checks(on_error: Failure) -> Iterator[None]:
+    """What a check that fails does in what is traced in here: by default, what `EQX_ON_ERROR`
+    says, or else raise; raise whatever it says; or leave NaNs that somebody looks for later.
     """
-    token = _ON.set(on)
+    token = _ON_ERROR.set(on_error)
     try:
         yield
     finally:
-        _ON.reset(token)
+        _ON_ERROR.reset(token)
 
 
 def checked_jit(fn: _F) -> _F:
@@ -42,24 +43,25 @@ def checked_jit(fn: _F) -> _F:
     """
 
     @eqx.filter_jit
-    def traced(on: bool, args: Any, kwargs: Any) -> Any:
-        with checks(on):
+    def traced(on_error: Failure, args: Any, kwargs: Any) -> Any:
+        with checks(on_error):
             return fn(*args, **kwargs)
 
     @eqx.filter_jit
     def marked(args: Any, kwargs: Any) -> tuple[Any, Bool[Array, ""]]:
-        with checks(False):
+        with checks("nan"):
             answer = fn(*args, **kwargs)
         return answer, _any_nan(answer)
 
     def call(*args, **kwargs):
-        if not _ON.get() or any(isinstance(x, Tracer) for x in jax.tree.leaves((args, kwargs))):
-            return traced(_ON.get(), args, kwargs)
+        on_error, leaves = _ON_ERROR.get(), jax.tree.leaves((args, kwargs))
+        if on_error != "default" or any(isinstance(x, Tracer) for x in leaves):
+            return traced(on_error, args, kwargs)
         answer, failed = marked(args, kwargs)
         if isinstance(failed, Tracer):
-            return traced(True, args, kwargs)
+            return traced(on_error, args, kwargs)
         if failed:
-            _explain(lambda: jax.block_until_ready(traced(True, args, kwargs)))
+            _explain(lambda: jax.block_until_ready(traced("raise", args, kwargs)))
         return answer
 
     return ft.wraps(fn)(call)  # pyright: ignore[reportReturnType]
@@ -92,17 +94,23 @@ def not_finite(name: str) -> str:
 def raise_if(problems: dict[str, Bool[Array, ""]], token: PyTree) -> PyTree:
     """Returns `token`, or raises a run-time error with the first message whose value is true."""
     bad = jnp.array(list(problems.values()))
-    if not _ON.get():
-        return _mark(jnp.any(bad), token, jnp.nan)
-    index, passed = jnp.argmax(bad), jnp.asarray(True)
-    return _once(eqx.branched_error_if(passed, jnp.any(bad), index, list(problems)), token)
+    return _raise_if(jnp.any(bad), jnp.argmax(bad), list(problems), token)
 
 
 def raise_if_failed(result: Any, failed: Bool[Array, ""], token: PyTree) -> PyTree:
     """Returns `token`, or raises the message of a result."""
-    if not _ON.get():
+    return _raise_if(failed, result._value, result._enumeration._index_to_message, token)
+
+
+def _raise_if(
+    failed: Bool[Array, ""], index: Int[Array, "..."], messages: list[str], token: PyTree
+) -> PyTree:
+    on_error = _ON_ERROR.get()
+    if on_error == "nan":
         return _mark(failed, token, jnp.nan)
-    return _once(result.error_if(jnp.asarray(True), failed), token)
+    passed = jnp.asarray(True)
+    passed = eqx.branched_error_if(passed, failed, index, messages, on_error=on_error)
+    return _once(passed, token)
 
 
 def _once(passed: Bool[Array, ""], tree: PyTree) -> PyTree:

@@ -39,7 +39,7 @@ def main(out, folder=None):
         progress=False,
     )
     arrays = map(np.asarray, jax.tree.leaves(eqx.filter(fitted.state, eqx.is_array)))
-    history = [{k: v for k, v in r.items() if k != "seconds"} for r in fitted.history]
+    history = [{k: v for k, v in r.items() if "seconds" not in k} for r in fitted.history]
     np.savez(out, *arrays, history=json.dumps(history))
 
 

@@ -75,7 +75,7 @@ def save(path, state, history):
     """On the first process; arrays that are not there as a whole are brought there."""
     whole = lambda x: x if x.is_fully_replicated else process_allgather(x, tiled=True)
     arrays = [np.asarray(whole(x)) for x in jax.tree.leaves(eqx.filter(state, eqx.is_array))]
-    history = [{k: v for k, v in r.items() if k != "seconds"} for r in history]
+    history = [{k: v for k, v in r.items() if "seconds" not in k} for r in history]
     if jax.process_index() == 0:
         np.savez(path.with_suffix(".npz"), *arrays)
         path.with_suffix(".json").write_text(json.dumps(history))

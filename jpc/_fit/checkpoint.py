@@ -1,3 +1,4 @@
+import contextlib
 import dataclasses
 import json
 import os
@@ -58,7 +59,7 @@ class Checkpoints(eqx.Module):
 
 class Saver(AbstractSaver):
     """Saves when [`jpc.Checkpoints`][] says, and what makes this run what it is (`settings`)
-    with it. On the main thread it holds back the first Ctrl-C until there is something to save.
+    with it. On the main thread it holds back the first Ctrl-C until what is new is saved.
     """
 
     def __init__(self, given: Checkpoints, settings: dict[str, Any], devices: Devices):
@@ -66,6 +67,9 @@ class Saver(AbstractSaver):
         self._given, self._settings = given, describe(dict(settings, config=given.config))
         self._store = Store(Path(given.directory).absolute(), given.keep)
         self._saved, self._interrupted, self._handler = time.monotonic(), False, None
+        self._new, self._number = False, None  # Whether steps were taken since; what was saved.
+        self._alone, self._left = devices.processes == 1, "Nothing was saved yet."
+        self._at_rest = False
         if threading.current_thread() is threading.main_thread():
             self._handler = signal.signal(signal.SIGINT, self._interrupt)
 
@@ -82,16 +86,31 @@ class Saver(AbstractSaver):
         if difference := first_difference(notes["settings"], self._settings):
             raise self._store.refuse(number, f"is of another run: {difference}")
         arrays = self._store.read_arrays(number, _arrays(snapshot), notes)
+        self._note_saved(number)
         carry = Carry(arrays["state"], arrays["sums"])
         place = dict(notes["place"], history=tuple(notes["history"]))
         return dataclasses.replace(snapshot, carry=carry, best=arrays["best"], **place)
 
     def after_chunk(self, snapshot):
+        self._new = True
         self._save_if(self._is_late(), snapshot)
 
     def after_epoch(self, snapshot, last):
+        self._new = True
         turn = last or snapshot.epoch % self._given.every == 0
         self._save_if(turn or self._is_late(), snapshot)
+
+    @contextlib.contextmanager
+    def resting(self, snapshot):
+        self._save_if(False, snapshot)
+        self._at_rest = self._alone
+        try:
+            yield
+        except KeyboardInterrupt:
+            self._save(snapshot)
+            raise KeyboardInterrupt(self._left) from None
+        finally:
+            self._at_rest = False
 
     def close(self):
         if self._handler is not None:
@@ -106,19 +125,27 @@ class Saver(AbstractSaver):
         if interrupted or self._agree(due):
             self._save(snapshot)
         if interrupted:
-            resume = "jpc.Checkpoints(..., resume=True)"
-            raise KeyboardInterrupt(f"Saved in {self._store.folder}: go on with {resume}.")
+            raise KeyboardInterrupt(self._left)
 
     def _save(self, now: Snapshot) -> None:
         place = dict(epoch=now.epoch, step=now.step, total=now.total)
         notes = dict(settings=self._settings, place=place, history=now.history)
         # The end of an epoch has a number of its own, after that of its last step.
-        self._store.write(now.total + now.epoch, _arrays(now), notes)
-        self._saved = time.monotonic()
+        number = now.total + now.epoch
+        if number != self._number:
+            self._store.write(number, _arrays(now), notes)
+        self._note_saved(number)
+
+    def _note_saved(self, number: int) -> None:
+        self._saved, self._new, self._number = time.monotonic(), False, number
+        resume = "jpc.Checkpoints(..., resume=True)"
+        self._left = f"Saved in {self._store.folder}: go on with {resume}."
 
     def _interrupt(self, *_: Any) -> None:
-        self._interrupted = True
         signal.signal(signal.SIGINT, self._handler)  # A second one does not wait.
+        if self._at_rest or (self._alone and not self._new):
+            raise KeyboardInterrupt(self._left)
+        self._interrupted = True
 
 
 def _arrays(snapshot: Snapshot) -> PyTree:

@@ -22,7 +22,7 @@ from .devices import Devices, Rule, choose_devices
 from .loop import Carry, Recipe, in_order, shuffled, zeros
 from .progress import Record, choose_progress
 from .report import choose_report
-from .run import AbstractTest, NoTest, Pace, Run, Test, plain
+from .run import FIRST, AbstractTest, NoTest, Pace, Run, Test, plain
 from .save import AbstractSaver, NoSaver
 from .snapshot import Snapshot
 from .stop import EarlyStopping
@@ -36,8 +36,9 @@ class Fitted(NamedTuple):
 
     - `state`: the state after the last epoch, or after the best one if there was a `stop`.
     - `history`: a dictionary for each epoch: `epoch` and `step`, both counted from the
-        beginning of training, `seconds`, the metrics of training, and those of the test set
-        with `test_` before their names. Plain numbers and lists of them.
+        beginning of training, its `seconds` and, not among them, `compile_seconds`, the
+        metrics of training, and those of the test set with `test_` before their names. Plain
+        numbers and lists of them.
     """
 
     state: dict[str, Any]
@@ -138,24 +139,28 @@ def fit(
     source = choose_data("data", data, batch_size, (classes, classes), devices, order)
     if source.steps == 0:
         raise ValueError(f"batch_size={batch_size}, but data has {source.examples} examples.")
-    arrays, rest = _split(state)
-    recipe = Recipe(step, rest, tuple(metrics), source.classes, batch_size, devices)
-    sums = check_step(recipe, arrays, source.shapes, keys[0])
-    tester = _choose_test(test, evaluate, recipe, arrays)
-    if validation is not None:
-        tester = Validated(tester, _choose_test(validation, evaluate, recipe, arrays))
-    looker = _look_at_nothing if inspect is None else inspect
-    if stop is not None:
-        stop.check([*scalars(sums), *tester.names])
-    settings = dict(batch_size=batch_size, examples=source.examples, classes=source.classes)
-    settings |= {} if shuffle else dict(shuffle=False)  # As in checkpoints from before it.
-    settings |= dict(key=jr.key_data(key).tolist(), metrics=metrics, state=rest)
-    with contextlib.closing(_choose_saver(checkpoints, settings, devices)) as saver:
-        snapshot = saver.restore(_begin(arrays, sums, stop, devices))
-        resumed = checkpoints is not None and checkpoints.resume
-        journal = choose_report(report, epochs, snapshot.history if resumed else None)
-        shown = choose_progress(progress, epochs, source.steps, snapshot.total)
-        with contextlib.closing(shown), journal:
+    with contextlib.closing(choose_progress(progress, epochs, source.steps)) as shown:
+        shown.compile(FIRST)
+        arrays, rest = _split(state)
+        recipe = Recipe(step, rest, tuple(metrics), source.classes, batch_size, devices)
+        sums = check_step(recipe, arrays, source.shapes, keys[0])
+        tester = _choose_test(test, evaluate, recipe, arrays)
+        if validation is not None:
+            tester = Validated(tester, _choose_test(validation, evaluate, recipe, arrays))
+        looker = _look_at_nothing if inspect is None else inspect
+        if stop is not None:
+            stop.check([*scalars(sums), *tester.names])
+        settings = dict(batch_size=batch_size, examples=source.examples, classes=source.classes)
+        settings |= {} if shuffle else dict(shuffle=False)  # As in checkpoints from before it.
+        settings |= dict(key=jr.key_data(key).tolist(), metrics=metrics, state=rest)
+        saved = contextlib.closing(_choose_saver(checkpoints, settings, devices))
+        with saved as saver, contextlib.ExitStack() as stack:
+            snapshot = saver.restore(_begin(arrays, sums, stop, devices))
+            shown.begin(snapshot.total)
+            resumed = checkpoints is not None and checkpoints.resume
+            journal = stack.enter_context(
+                choose_report(report, epochs, snapshot.history if resumed else None)
+            )
             callbacks = (*callbacks, journal.note)
             how = (tester, looker, stop, callbacks, saver, shown, Pace(pace))
             run = Run(source, recipe, keys, *how)

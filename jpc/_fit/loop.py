@@ -24,7 +24,11 @@ class Carry(eqx.Module):
 
 
 class Recipe(eqx.Module):
-    """What stays the same from step to step. `rest` is all of the state that is no array."""
+    """What stays the same from step to step. `rest` is all of the state that is no array.
+
+    A program that raises is `checked`; one that is not marks what fails with NaNs, which somebody
+    looks for later. Only those can be kept in JAX's cache.
+    """
 
     fn: Callable
     rest: PyTree
@@ -32,10 +36,12 @@ class Recipe(eqx.Module):
     classes: tuple[int | None, int | None] = eqx.field(static=True)
     batch_size: int = eqx.field(static=True)
     devices: Devices
+    checked: bool = eqx.field(static=True, default=False)
 
     def __call__(self, arrays: PyTree, batch: Pair, key: PRNGKeyArray) -> Any:
         input, output = map(one_hot, batch, self.classes)
-        return self.fn(**eqx.combine(arrays, self.rest), output=output, input=input, key=key)
+        with checks("raise" if self.checked else "nan"):
+            return self.fn(**eqx.combine(arrays, self.rest), output=output, input=input, key=key)
 
 
 def one_hot(side: PyTree, classes: int | None) -> PyTree:
@@ -96,8 +102,7 @@ def train_batch(given: tuple, carry: Carry) -> Carry:
 
 
 def _step(recipe: Recipe, carry: Carry, batch: Pair, key: PRNGKeyArray) -> Carry:
-    with checks(not accelerated()):
-        result = recipe(carry.state, batch, key)
+    result = recipe(carry.state, batch, key)
     new = eqx.filter({name: result[name] for name in recipe.rest}, eqx.is_array)
     old, structure = jax.tree.flatten(carry.state)
     strong = map(lambda new, old: jnp.asarray(new, old.dtype), jax.tree.leaves(new), old)
@@ -105,6 +110,13 @@ def _step(recipe: Recipe, carry: Carry, batch: Pair, key: PRNGKeyArray) -> Carry
     state = recipe.devices.constrain(state, recipe.devices.rule)
     sums = jax.tree.map(jnp.add, carry.sums, measure(recipe.metrics, result))
     return Carry(state, recipe.devices.constrain(sums))
+
+
+def keep(carry: Carry) -> Carry | None:
+    """A copy of what a call takes away, to find out afterwards what went wrong in it. There is
+    none on an accelerator, whose memory is needed.
+    """
+    return None if accelerated() else jax.tree.map(jnp.copy, carry)
 
 
 @eqx.filter_jit

@@ -1,13 +1,25 @@
 import abc
+import threading
+import time
 from typing import Any
 
 import jax
 
 Record = dict[str, Any]
+_TIMES = ("seconds", "compile_seconds")
+_SHORT, _LONG = 0.3, 10.0  # Seconds for which nothing need be said, and in which something is.
 
 
 class AbstractProgress(abc.ABC):
     """How a run is shown while it goes on."""
+
+    @abc.abstractmethod
+    def compile(self, what: str) -> None:
+        """Something is compiled now."""
+
+    @abc.abstractmethod
+    def begin(self, step: int) -> None:
+        """So many steps were done before."""
 
     @abc.abstractmethod
     def advance(self, epoch: int, step: int) -> None:
@@ -23,6 +35,12 @@ class AbstractProgress(abc.ABC):
 
 
 class Silence(AbstractProgress):
+    def compile(self, what):
+        pass
+
+    def begin(self, step):
+        pass
+
     def advance(self, epoch, step):
         pass
 
@@ -34,37 +52,69 @@ class Silence(AbstractProgress):
 
 
 class Lines(AbstractProgress):
-    """One line for each epoch."""
+    """One line for each epoch, and for what takes long."""
+
+    def __init__(self, epochs: int, steps: int | None):
+        self._epochs, self._steps = epochs, steps
+        self._written, self._timer = time.monotonic(), threading.Timer(0.0, print)
+        self._compiled = ""
+
+    def compile(self, what):
+        if what == self._compiled:
+            return
+        self._compiled = what
+        self._timer.cancel()
+        self._timer = threading.Timer(_SHORT, self._write, [f"compiling {what} ..."])
+        self._timer.daemon = True
+        self._timer.start()
+
+    def begin(self, step):
+        pass
 
     def advance(self, epoch, step):
-        pass
+        self._timer.cancel()
+        if time.monotonic() - self._written > _LONG:
+            of = "" if self._steps is None else f" of {self._epochs * self._steps}"
+            self._write(f"step {step}{of}, epoch {epoch + 1} of {self._epochs} ...")
 
     def end(self, record):
-        print(describe(record), flush=True)
+        self._timer.cancel()
+        self._write(describe(record))
 
     def close(self):
-        pass
+        self._timer.cancel()
+
+    def _write(self, line: str) -> None:
+        print(line, flush=True)
+        self._written = time.monotonic()
 
 
 class Bar(AbstractProgress):
     """A live bar for the whole run, and above it a line for each epoch."""
 
-    def __init__(self, epochs: int, steps: int | None, done: int):
+    def __init__(self, epochs: int, steps: int | None):
         from rich.progress import (  # noqa: PLC0415
             BarColumn,
             MofNCompleteColumn,
             Progress,
+            SpinnerColumn,
             TextColumn,
             TimeRemainingColumn,
         )
 
         texts = [TextColumn("{task.description}"), TextColumn("{task.fields[speed]}")]
-        columns = (texts[0], BarColumn(), MofNCompleteColumn(), texts[1], TimeRemainingColumn())
+        counts = (BarColumn(), MofNCompleteColumn(), texts[1], TimeRemainingColumn())
         self._epochs = epochs
-        self._bar = Progress(*columns, transient=True)
+        self._bar = Progress(SpinnerColumn(), texts[0], *counts, transient=True)
         total = None if steps is None else epochs * steps
-        self._task = self._bar.add_task("compiling", total=total, completed=done, speed="")
+        self._task = self._bar.add_task("", total=total, speed="")
         self._bar.start()
+
+    def compile(self, what):
+        self._bar.update(self._task, description=f"compiling {what}")
+
+    def begin(self, step):
+        self._bar.reset(self._task, completed=step)
 
     def advance(self, epoch, step):
         speed = self._bar.tasks[0].speed
@@ -79,7 +129,7 @@ class Bar(AbstractProgress):
         self._bar.stop()
 
 
-def choose_progress(shown: bool, epochs: int, steps: int | None, done: int) -> AbstractProgress:
+def choose_progress(shown: bool, epochs: int, steps: int | None) -> AbstractProgress:
     """A bar if there is a terminal to draw it in and Rich to draw it with, else lines. Of
     several processes only the first one shows anything.
     """
@@ -88,12 +138,19 @@ def choose_progress(shown: bool, epochs: int, steps: int | None, done: int) -> A
     try:
         import rich  # noqa: PLC0415
     except ImportError:
-        return Lines()
-    return Bar(epochs, steps, done) if rich.get_console().is_terminal else Lines()
+        return Lines(epochs, steps)
+    return Bar(epochs, steps) if rich.get_console().is_terminal else Lines(epochs, steps)
 
 
 def describe(record: Record) -> str:
     """`epoch 3  loss 0.123  test_acc 97.1  (2.1 s)`: the numbers of a record, not its lists."""
-    plain = {k: v for k, v in record.items() if isinstance(v, float) and k != "seconds"}
+    plain = {k: v for k, v in record.items() if isinstance(v, float) and k not in _TIMES}
     numbers = "".join(f"  {name} {value:.4g}" for name, value in plain.items())
-    return f"epoch {record['epoch']}{numbers}  ({record['seconds']:.1f} s)"
+    return f"epoch {record['epoch']}{numbers}  ({_describe_time(record)})"
+
+
+def _describe_time(record: Record) -> str:
+    """`2.1 s`, or `2.1 s, and 8.0 s to compile` if that took long."""
+    compiling = record["compile_seconds"]
+    more = f", and {compiling:.1f} s to compile" if compiling > _SHORT else ""
+    return f"{record['seconds']:.1f} s{more}"

@@ -12,14 +12,16 @@ import numpy as np
 from jaxtyping import PRNGKeyArray, PyTree
 
 from .._checks import REMEDY
+from .clock import compile_clock
 from .data import AbstractData
-from .loop import Carry, Recipe, finite, zeros
+from .loop import Carry, Recipe, finite, keep, zeros
 from .progress import AbstractProgress, Record
 from .save import AbstractSaver
 from .snapshot import Snapshot
 from .stop import EarlyStopping
 
 CHUNK_SECONDS, TELL_SECONDS = 0.5, 5.0
+FIRST = "the training step"  # What is compiled first.
 
 
 class Pace:
@@ -43,6 +45,18 @@ class Pace:
         if self._timed[1] > TELL_SECONDS:
             self._tell = None
             tell(self._timed[1] / self._timed[0])
+
+
+class Stopwatch:
+    """The seconds since it was made, and those of them that went into compiling."""
+
+    def __init__(self):
+        self._began, self._compiled = time.perf_counter(), compile_clock().seconds()
+
+    def read(self) -> dict[str, float]:
+        compiling = compile_clock().seconds() - self._compiled
+        seconds = time.perf_counter() - self._began - compiling
+        return dict(seconds=seconds, compile_seconds=compiling)
 
 
 class AbstractTest(abc.ABC):
@@ -70,6 +84,8 @@ class Test(AbstractTest):
 
     def __call__(self, state, key):
         sums, count = self.data.score(self.recipe, state, key)
+        if any(np.isnan(x).any() for x in jax.tree.leaves(sums)):
+            jax.block_until_ready(self.data.score(_checked(self.recipe), state, key))
         means = jax.tree.map(lambda x: x / count, sums)
         return {f"test_{name}": value for name, value in means.items()}
 
@@ -90,12 +106,15 @@ class Run:
     saver: AbstractSaver
     progress: AbstractProgress
     pace: Pace = dataclasses.field(default_factory=Pace)
+    compiled: set[str] = dataclasses.field(default_factory=set)
 
     def __call__(self, snapshot: Snapshot, epochs: int) -> Snapshot:
         over = self._is_over(snapshot, epochs)
         while not over:
-            began = time.perf_counter()
-            snapshot = self._conclude(self._train(snapshot), began)
+            watch = Stopwatch()
+            snapshot = self._train(snapshot)
+            with self.saver.resting(snapshot):
+                snapshot = self._conclude(snapshot, watch)
             over = self._is_over(snapshot, epochs)
             for callback in (self.progress.end, *self.callbacks):
                 callback(dict(snapshot.history[-1]))
@@ -118,25 +137,46 @@ class Run:
 
     def _chunk(self, now: Snapshot, opened: Any, key: PRNGKeyArray) -> tuple[Snapshot, bool]:
         began, asked = time.perf_counter(), now.step + self.recipe.devices.agree(self.pace.steps)
-        bounds = (now.step, asked)
+        bounds, kept = (now.step, asked), keep(now.carry)
+        self._compile(FIRST)
         carry, reached = self.data.advance(self.recipe, opened, key, bounds, now.carry)
         taken = reached - now.step
-        check_finite(carry.state, now)
+        good = np.asarray(finite(carry.state))
+        if not good.all():
+            self._explain(now, kept, bounds)
+            raise not_finite(carry.state, good, now)
         self.pace.learn(taken, time.perf_counter() - began)
         new = dict(carry=carry, step=reached, total=now.total + taken)
         self.progress.advance(now.epoch, now.total + taken)
         return dataclasses.replace(now, **new), reached < asked or reached == self.data.steps
 
-    def _conclude(self, now: Snapshot, began: float) -> Snapshot:
+    def _explain(self, now: Snapshot, kept: Carry | None, bounds: tuple[int, int]) -> None:
+        """Takes the same steps again, in a program that raises where a check fails."""
+        if kept is None:
+            return
+        self._compile("what says which number was wrong")
+        order, key, _ = self._keys(now.epoch)
+        opened = self.data.open(order, now.epoch, now.step)
+        again = self.data.advance(_checked(self.recipe), opened, key, bounds, kept)
+        jax.block_until_ready(again[0])
+
+    def _compile(self, what: str) -> None:
+        """Says so, the first time."""
+        if what not in self.compiled:
+            self.compiled.add(what)
+            self.progress.compile(what)
+
+    def _conclude(self, now: Snapshot, watch: Stopwatch) -> Snapshot:
         """The end of an epoch: what is said of it, and sums of nothing for the next one."""
         state, sums = now.carry.state, now.carry.sums
         if not now.step:
             raise ValueError("The iterator gave no batch of batch_size examples in this epoch.")
         metrics = jax.tree.map(lambda x: x / now.step, sums)
+        self._compile("the test")
         metrics |= self.test(state, self._keys(now.epoch)[2])
+        self._compile("the diagnosis")
         metrics = plain(metrics | dict(self.inspect(**eqx.combine(state, self.recipe.rest))))
-        seconds = time.perf_counter() - began
-        record = dict(epoch=now.epoch + 1, step=now.total, seconds=seconds, **metrics)
+        record = dict(epoch=now.epoch + 1, step=now.total, **watch.read(), **metrics)
         history = (*now.history, record)
         best = now.best
         if self.stop is not None and self.stop.best(history) == now.epoch:
@@ -150,17 +190,19 @@ class Run:
         return tuple(put(jr.fold_in(key, epoch)) for key in self.keys)
 
 
-def check_finite(state: PyTree, now: Snapshot) -> None:
-    """Refuses to go on with numbers that are none."""
-    good = np.asarray(finite(state))
-    if not good.all():
-        paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(state)]
-        name = jax.tree_util.keystr(paths[int(np.argmin(good))])
-        raise RuntimeError(
-            f"state{name} is not finite (NaN or infinity), since some step after step "
-            f"{now.total} of training. {REMEDY} Or inference failed; called by itself, the step "
-            "says which."
-        )
+def not_finite(state: PyTree, good: np.ndarray, now: Snapshot) -> RuntimeError:
+    """Numbers to go on with are none."""
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(state)]
+    name = jax.tree_util.keystr(paths[int(np.argmin(good))])
+    return RuntimeError(
+        f"state{name} is not finite (NaN or infinity), since some step after step "
+        f"{now.total} of training. {REMEDY} Or inference failed; called by itself, the step "
+        "says which."
+    )
+
+
+def _checked(recipe: Recipe) -> Recipe:
+    return dataclasses.replace(recipe, checked=True)
 
 
 def plain(tree: PyTree) -> Any:

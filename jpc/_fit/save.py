@@ -1,4 +1,5 @@
 import abc
+import contextlib
 
 from .snapshot import Snapshot
 
@@ -19,6 +20,10 @@ class AbstractSaver(abc.ABC):
         """At the end of an epoch."""
 
     @abc.abstractmethod
+    def resting(self, snapshot: Snapshot) -> contextlib.AbstractContextManager:
+        """While no step is taken."""
+
+    @abc.abstractmethod
     def close(self) -> None:
         """At the end of the run, however it ended."""
 
@@ -32,6 +37,9 @@ class NoSaver(AbstractSaver):
 
     def after_epoch(self, snapshot, last):
         pass
+
+    def resting(self, snapshot):
+        return contextlib.nullcontext()
 
     def close(self):
         pass

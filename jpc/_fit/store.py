@@ -1,3 +1,5 @@
+import contextlib
+import functools as ft
 import hashlib
 import json
 from pathlib import Path
@@ -22,24 +24,46 @@ class Store:
     """
 
     def __init__(self, folder: Path, keep: int):
-        self.folder, self._ocp = folder, _orbax()
-        options = self._ocp.CheckpointManagerOptions(
-            max_to_keep=keep, cleanup_tmp_directories=True, enable_async_checkpointing=False
-        )
-        self._manager = self._ocp.CheckpointManager(folder, options=options)
+        self.folder, self._keep, self._ocp = folder, keep, _orbax()
+        self._managers = contextlib.ExitStack()
 
     def newest(self) -> int | None:
-        return self._manager.latest_step()
+        return self._reader.latest_step() if self.folder.is_dir() else None
 
     def close(self) -> None:
-        self._manager.close()
+        self._managers.close()
+
+    @ft.cached_property
+    def _reader(self) -> Any:
+        """It changes nothing: another process may be writing."""
+        return self._open(create=False, enable_async_checkpointing=False)
+
+    @ft.cached_property
+    def _writer(self) -> Any:
+        """It deletes what was being written when a run was killed."""
+        return self._open(
+            max_to_keep=self._keep, cleanup_tmp_directories=True, enable_async_checkpointing=False
+        )
+
+    def _open(self, **options: Any) -> Any:
+        options = self._ocp.CheckpointManagerOptions(**options)
+        return self._managers.enter_context(
+            contextlib.closing(self._ocp.CheckpointManager(self.folder, options=options))
+        )
 
     def write(self, number: int, tree: PyTree, notes: dict[str, Any]) -> None:
         notes = dict(notes, format=_FORMAT, arrays=describe(tree), sha256=_digest(tree))
         notes["digest"] = _digest_notes(notes)
         args = self._ocp.args
         items = dict(arrays=args.StandardSave(_numbered(tree)), notes=args.JsonSave(notes))
-        self._manager.save(number, args=args.Composite(**items), force=True)
+        try:
+            self._writer.save(number, args=args.Composite(**items), force=True)
+        except OSError:
+            raise
+        except Exception as error:  # Whatever Orbax says when it cannot write.
+            first = str(error).partition("\n")[0]
+            where = self.folder / str(number)
+            raise OSError(f"The checkpoint {where} could not be written: {first}.") from error
 
     def read_notes(self, number: int, tree: PyTree) -> dict[str, Any]:
         """What was noted, if it is about a tree like this one."""
@@ -77,7 +101,7 @@ class Store:
     def _read(self, number: int, name: str, arg: Any) -> Any:
         try:
             args = self._ocp.args.Composite(**{name: arg})
-            return self._manager.restore(number, args=args)[name]
+            return self._reader.restore(number, args=args)[name]
         except Exception as error:  # Whatever Orbax finds wrong with its files.
             raise self._damaged(number, error) from error
 

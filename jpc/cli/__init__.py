@@ -6,12 +6,14 @@ import os
 import sys
 
 from .._extras import TRAIN
-
-INTERRUPTED = 130
+from .cache import set_up_cache
+from .interrupt import INTERRUPTED, answer_interrupts
 
 
 def main() -> None:
     """Runs the command line."""
+    answer_interrupts()
+    set_up_cache()
     try:
         from .app import app  # noqa: PLC0415
     except ModuleNotFoundError as error:

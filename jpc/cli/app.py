@@ -1,9 +1,8 @@
-"""The commands. They say what they did; errors are one line, and a number for the shell."""
+"""The commands. They say what they did; errors are short, and a number for the shell."""
 
 import contextlib
 import json
 import math
-import shlex
 import sys
 import time
 import webbrowser
@@ -20,11 +19,13 @@ from .._extras import TRAIN
 from .._files import write_whole
 from . import INTERRUPTED
 from .advice import advise
+from .claim import hold
 from .config import Config, ConfigError
-from .folder import RunFolder, choose_folder
+from .folder import RunFolder, choose_folder, take_folder
 from .grid import Sweep, as_args, read_sweep
 from .help import App, Group
 from .options import read_config, with_options
+from .safe import explain, kept_safe, tell_of_killed
 from .suggest import did_you_mean
 from .summary import summarise
 from .sweep import choose_sweep_folder, run_sweep
@@ -84,31 +85,25 @@ def data() -> None:
 
 @contextlib.contextmanager
 def _exits(debug: bool = False) -> Iterator[None]:
-    """What went wrong, in a line: 2 for a wrong use, 1 for all else."""
+    """What went wrong, in words: 2 for a wrong use, 1 for all else."""
     try:
         yield
     except ConfigError as error:
         typer.echo(f"jpc: {error}", err=True)
         raise typer.Exit(2) from None
-    except (typer.Exit, KeyboardInterrupt):
+    except typer.Exit:
         raise
     except ModuleNotFoundError as error:
         typer.echo(f"jpc: This needs {error.name}: {TRAIN}.", err=True)
         raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        typer.echo("stopped", err=True)
+        raise typer.Exit(INTERRUPTED) from None
     except Exception as error:
-        from .._checks import words_of  # noqa: PLC0415
-
         if debug:
             raise
-        said = _in_a_line(words_of(error)) or type(error).__name__
-        typer.echo(f"jpc: {said} (--debug shows where.)", err=True)
+        typer.echo(f"jpc: {explain(error)}", err=True)
         raise typer.Exit(1) from None
-
-
-def _in_a_line(text: str) -> str:
-    """The first line of what it says."""
-    lines = text.splitlines()
-    return next(filter(None, map(str.strip, lines)), "")
 
 
 @app.command()
@@ -154,21 +149,17 @@ def train(
             _sweep(sweep, out, "seeds", 1, shown, as_json)
         return
     with _exits(debug):
-        config, folder = _choose_run(file, out, resume, overwrite, given or {})
+        config = _choose_run(file, out, resume, overwrite, given or {})
         from .report import describe_metric  # noqa: PLC0415
         from .train import prepare, train as train_task  # noqa: PLC0415
 
         task = prepare(config, progress=shown)
-        if shown:
-            if config.data.is_own:
-                typer.echo(task.setting.dataset)
-            typer.echo(f"{folder.path}: {describe(task.setting.config)}")
-        try:
+        with _take(out, resume, overwrite, config) as folder, kept_safe(folder, debug):
+            if shown:
+                if config.data.is_own:
+                    typer.echo(task.setting.dataset)
+                typer.echo(f"{folder.path}: {describe(task.setting.config)}")
             record = train_task(task, folder, resume=resume is not None, progress=shown)
-        except KeyboardInterrupt:
-            path = shlex.quote(str(folder.path))
-            typer.echo(f"\nsaved; resume with: jpc train --resume {path}", err=True)
-            raise typer.Exit(INTERRUPTED) from None
     if as_json:
         typer.echo(json.dumps(dict(record, run=str(folder.path), report=str(folder.report))))
     elif shown:
@@ -258,22 +249,36 @@ def describe(config: Config) -> str:
 
 def _choose_run(
     file: Path | None, out: Path | None, resume: Path | None, overwrite: bool, given: dict
-) -> tuple[Config, RunFolder]:
+) -> Config:
     if resume is None:
         config = read_config(file, given)
-        return config, choose_folder(out, config.data.name, overwrite=overwrite)
+        choose_folder(out, config.data.name, overwrite=overwrite)
+        return config
     if file is not None or out is not None or overwrite:
         raise ConfigError("--resume RUN goes without FILE, --out and --overwrite.")
     folder = RunFolder(resume)
     config = folder.read_config()
     if not given:
-        return config, folder
+        return config
     if given.keys() != {"epochs"} or config.optimiser.schedule != "constant":
         raise ConfigError(
             "A run is resumed as it was begun; --epochs alone may be given, to go on for longer, "
             "if it was begun with --schedule constant."
         )
-    return read_config(folder.config, given), folder
+    return read_config(folder.config, given)
+
+
+@contextlib.contextmanager
+def _take(
+    out: Path | None, resume: Path | None, overwrite: bool, config: Config
+) -> Iterator[RunFolder]:
+    """The folder of a run, for this process alone."""
+    if resume is None:
+        with take_folder(out, config.data.name, overwrite=overwrite) as folder:
+            yield folder
+    else:
+        with hold(resume):
+            yield RunFolder(resume)
 
 
 @app.command("eval")
@@ -293,6 +298,7 @@ def evaluate(
         from .evaluate import evaluate_run  # noqa: PLC0415
 
         found = evaluate_run(RunFolder(run), data)
+        tell_of_killed([RunFolder(run)])
     _tell(found, as_json)
 
 
@@ -345,7 +351,9 @@ def compare(
 
         if plot is not None and plot.suffix not in (".png", ".svg", ".pdf"):
             raise ConfigError(f"--plot {plot} must end in .png, .svg or .pdf.")
-        found = compare_runs([RunFolder(run) for run in runs])
+        folders = [RunFolder(run) for run in runs]
+        found = compare_runs(folders)
+        tell_of_killed(folders)
         if plot is not None:
             plot.parent.mkdir(parents=True, exist_ok=True)
             write_whole(plot, found.plot(plot.suffix[1:]))

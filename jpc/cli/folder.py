@@ -1,13 +1,15 @@
+import contextlib
 import json
 import math
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from .._files import write_whole
 from .check import make_config
+from .claim import LOCK, hold
 from .config import Config, ConfigError
 from .svg import Drawing
 from .toml import as_tables, read_tables, write_tables
@@ -48,6 +50,11 @@ class RunFolder:
         if not self.config.is_file():
             raise ConfigError(f"{self.path} is not the folder of a run: it has no config.toml.")
         return make_config(read_tables(self.config))
+
+    def is_saved(self) -> bool:
+        """Whether there is a checkpoint to go on from."""
+        found = self.checkpoints.iterdir() if self.checkpoints.is_dir() else ()
+        return any(entry.name.isdigit() for entry in found)
 
     def append(self, record: Record) -> None:
         """Adds an epoch to the metrics, and cuts off before it what a run that was killed had
@@ -107,7 +114,7 @@ def choose_folder(out: Path | None, dataset: str, *, overwrite: bool) -> RunFold
     folder = RunFolder(out)
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out {out} is a file: name a folder.")
-    if not (out.is_dir() and any(out.iterdir())):
+    if not (out.is_dir() and any(entry.name != LOCK for entry in out.iterdir())):
         return folder
     if not folder.config.is_file():
         raise ConfigError(f"--out {out} has files in it that are not of a run: name another.")
@@ -117,6 +124,31 @@ def choose_folder(out: Path | None, dataset: str, *, overwrite: bool) -> RunFold
             "delete it and start anew: --overwrite; or name another folder."
         )
     return folder
+
+
+@contextlib.contextmanager
+def take_folder(out: Path | None, dataset: str, *, overwrite: bool) -> Iterator[RunFolder]:
+    """The same, made, and kept from all other processes."""
+    folder = choose_folder(out, dataset, overwrite=overwrite)
+    while not _make(folder.path, new=out is None):
+        folder = choose_folder(out, dataset, overwrite=overwrite)
+    try:
+        with hold(folder.path):
+            # Another run may have been here since; from now on there is none.
+            yield choose_folder(folder.path, dataset, overwrite=overwrite)
+    finally:
+        with contextlib.suppress(OSError):
+            folder.path.rmdir()  # If nothing came to be in it.
+
+
+def _make(path: Path, *, new: bool) -> bool:
+    """Makes a folder; not one that was there, if it is to be a new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir(exist_ok=not new)
+    except FileExistsError:
+        return False
+    return True
 
 
 def _next_free(dataset: str) -> Path:

@@ -1,7 +1,9 @@
+import contextlib
 import functools as ft
 import time
 from typing import Any
 
+import equinox as eqx
 import jax
 
 import jpc
@@ -86,8 +88,11 @@ def prepare(config: Config, *, progress: bool) -> AbstractTask:
     make_mesh(config.training.devices)
     if config.data.is_own:
         dataset = load_own(config.data, flatten=config.network.kind == "mlp")
-        return make_task(settle(config, dataset), dataset)
-    return make_task(config, load_data(config, progress=progress))
+        task = make_task(settle(config, dataset), dataset)
+    else:
+        task = make_task(config, load_data(config, progress=progress))
+    eqx.filter_eval_shape(task.state)  # Refuses a network that cannot be.
+    return task
 
 
 def train(task: AbstractTask, folder: RunFolder, *, resume: bool, progress: bool) -> Record:
@@ -123,7 +128,8 @@ def train(task: AbstractTask, folder: RunFolder, *, resume: bool, progress: bool
             pace=ft.partial(tell_pace, config, examples) if progress else None,
         )
     except BaseException as error:
-        watcher.report("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
+        with contextlib.suppress(OSError):  # Of which the first one matters.
+            watcher.report("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
         raise
     watcher.conclude(fitted.state, "finished")
     stop = make_stop(task)
