@@ -197,6 +197,7 @@ class TestRegression:
             ((table, "--target", "x"), "has no column 'x'"),
         ):
             assert re.search(message, fail("train", "--dataset", *args))
+        assert f"jpc train --dataset {table}" in fail("train", table)
         assert not list(tmp_path.iterdir())
 
 
