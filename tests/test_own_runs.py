@@ -74,7 +74,9 @@ def iris(place):
     """A run with a wide network and default settings."""
     path, out = write_iris(place / "my iris.csv"), place / "iris"
     with pytest.MonkeyPatch.context() as patch:
-        nothing = dict(diagnosis=dict(certificate={}))  # The other run has a report.
+        nothing = dict(
+            diagnosis=dict(certificate={}, converged=1.0)
+        )  # The other run has a report.
         patch.setattr(Watcher, "look", lambda self, **state: nothing)
         patch.setattr(Watcher, "report", lambda self, status: None)
         said = succeed("train", "--dataset", path, *QUICK, "--epochs", 10, "--out", out)
@@ -197,6 +199,7 @@ class TestRegression:
             ((table, "--target", "x"), "has no column 'x'"),
         ):
             assert re.search(message, fail("train", "--dataset", *args))
+        assert f"jpc train --dataset {table}" in fail("train", table)
         assert not list(tmp_path.iterdir())
 
 

@@ -16,6 +16,7 @@ from .help import show_everything
 from .toml import read_tables
 
 _METAVARS = {int: "N", float: "X", str: "NAME", bool: None}
+_DATA = (".csv", ".tsv", ".npz", ".npy")
 _NUMBERS = {int: "a whole number", float: "a number"}
 
 
@@ -79,6 +80,8 @@ def read_config(file: Path | None, given: Mapping[str, Any]) -> Config:
     """The configuration of a file, or the default one, and what the command line says."""
     if file is not None and str(file) in NAMES and not file.exists():
         raise ConfigError(f"{file} is a data set, not a file: jpc train --dataset {file}")
+    if file is not None and file.suffix.lower() in _DATA:
+        raise ConfigError(f"{file} is data, not a file of options: jpc train --dataset {file}")
     tables = {} if file is None else read_tables(file)
     for entry in ENTRIES:
         if entry.name in given:
