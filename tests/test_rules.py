@@ -20,7 +20,7 @@ with install_import_hook("jpc.cli", "beartype.beartype"):
     from jpc.cli import advice, build, config as config_module, steps, variants
     from jpc.cli.check import make_config
     from jpc.cli.config import ConfigError
-    from jpc.cli.diagnose import Diagnosis
+    from jpc.cli.diagnose import Diagnosis, follow
     from jpc.cli.rules import rule_of
     from jpc.cli.tasks import make_task
 
@@ -162,7 +162,8 @@ class TestSteps:
         """Without errors all of the energy is at the output; then it falls."""
         task = make(digits, "epc", inference=dict(steps=3))
         problem = task.problem(task.state(), *batch_of(task, digits).values())
-        course = Diagnosis(task)._course(problem)["energies"]
+        setting = task.setting
+        course = follow(problem, setting.config, setting.inference, setting.options)["energies"]
         assert np.all(course[0][:-1] == 0) and np.all(course[-1][:-1] > 0)
         assert np.sum(course[-1]) < np.sum(course[0])
 

@@ -98,7 +98,7 @@ def resolve(config: Config) -> Config:
     somebody's own data decides stays open until that is known: see `own.settle`.
     """
     config = with_rule(config if config.data.is_own else _decide(config))
-    method: Any = config.inference.method
+    method = config.inference.method
     network = _fill("network", config.network, config.network.kind, _network_options(config))
     inference = _fill("inference", config.inference, method, _methods(config))
     energy = dataclasses.replace(config.energy, **_energy(config))

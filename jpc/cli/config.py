@@ -116,8 +116,8 @@ class Energy:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Inference:
-    method: str | None = option(
-        None, "", choices=tuple(METHOD_OPTIONS), flag="inference", shown="equilibrium"
+    method: str = option(
+        "", "", choices=tuple(METHOD_OPTIONS), flag="inference", shown="equilibrium"
     )
     max_t1: float | None = option(None, "when a flow ends at the latest", above=0.0, shown="20")
     dt: float | None = option(

@@ -79,7 +79,7 @@ def with_rule(config: Config) -> Config:
     rule, given, task = rule_of(config), config.inference.method, config.data.task
     _check("task", task, rule, rule.tasks, rule.why_task)
     usual = "descent" if rule.name == "backprop" and task == "generative" else rule.methods[0]
-    method = usual if given is None else given
+    method = given or usual
     _check("inference", method, rule, rule.methods, rule.why_method)
     if rule.name != "mcpc" and config.inference.temperature is not None:
         raise ConfigError("--temperature is of the samples that --rule mcpc draws: give that too.")

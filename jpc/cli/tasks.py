@@ -187,7 +187,7 @@ class Generative(AbstractTask):
         return self.setting.samples(params_of(state))
 
     def imagine(self, state, causes):
-        return self.setting.states(params_of(state), causes)[-1]
+        return self.setting.images(self.setting.states(params_of(state), causes)[-1])
 
 
 class Unsupervised(AbstractTask):
@@ -230,12 +230,14 @@ class Unsupervised(AbstractTask):
         params = params_of(state)
         images = jnp.asarray(self.setting.dataset.test[0][:100], float)
         causes = self.setting.explain(params, self._start(params, images), images)
-        made = self.setting.states(params, causes)[-1]
+        made = self.setting.images(self.setting.states(params, causes)[-1])
         known = np.nan_to_num(np.asarray(causes, float))  # Inference may have diverged.
         spread = np.cov(known, rowvar=False).reshape(2 * causes.shape[1:])
         draw = np.random.default_rng(0).multivariate_normal
         drawn = draw(np.mean(known, axis=0), spread, 10, check_valid="ignore")
-        samples = self.setting.states(params, jnp.asarray(drawn, causes.dtype))[-1]
+        samples = self.setting.images(
+            self.setting.states(params, jnp.asarray(drawn, causes.dtype))[-1]
+        )
         return [
             *(Picture(image, "drawn") for image in self.setting.dataset.restore(samples)),
             *self.setting.reconstructions(images[:10], made[:10]),
@@ -296,7 +298,8 @@ class Hybrid(AbstractTask):
         return self.setting.samples(Params(state["generator"], None))
 
     def imagine(self, state, causes):
-        return self.setting.states(Params(state["generator"], None), causes)[-1]
+        params = Params(state["generator"], None)
+        return self.setting.images(self.setting.states(params, causes)[-1])
 
     def _guess(self, state: State, output: Any) -> list[Any]:
         networks = state["amortiser"], state["generator"]
