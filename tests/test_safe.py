@@ -179,7 +179,7 @@ class TestFaults:
 
     def test_messages_are_whole(self, failing, tmp_path):
         failing(RuntimeError("None of these has it:\n  a\n  b\nPut it there."), saved=False)
-        result = invoke("train", "--out", tmp_path / "run")
+        result = invoke("train", "--quiet", "--out", tmp_path / "run")
         expected = "jpc: None of these has it:\n  a\n  b\nPut it there.\n(--debug shows where.)\n"
         assert (result.exit_code, result.stderr) == (1, expected)
 
