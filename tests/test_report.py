@@ -111,6 +111,11 @@ class TestOutcome:
         page = parse(Report(records=records_of([50.0]), outcome=found).page())
         assert "Worst mistakes" in [title.text for title in page.iter("h2")]
 
+    @pytest.mark.parametrize("shape", [(3,), (1, 2, 2)])
+    def test_no_mistakes(self, shape):
+        found = observe(FakeTask(SCORES[:1], LABELS[:1], shape, ("a", "b", "c")), {})
+        assert found.pictures == found.rows == ()
+
     def test_many_are_taken_in_turn(self, monkeypatch):
         """The last of them, which are fewer, too."""
         monkeypatch.setattr(outcome, "_CHUNK", 2)

@@ -1,5 +1,6 @@
 """What a network says of the test set, example by example."""
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -72,7 +73,8 @@ def observe(task: AbstractTask, state: State) -> Outcome | None:
         captions = [f"{a}{p}, is {b}" for (a, b), p in zip(said, chances, strict=True)]
         shown = map(Picture, dataset.restore(images[worst]), captions, [False] * len(worst))
         return Outcome(*known, pictures=tuple(shown), remade=remade)
-    inputs = np.reshape(dataset.restore(images[worst]), (len(worst), -1))[:, :_COLUMNS]
+    inputs = dataset.restore(images[worst]).reshape(len(worst), math.prod(dataset.shape))
+    inputs = inputs[:, :_COLUMNS]
     rows = [
         (f"{i}", b, a + p, *(f"{x:.4g}" for x in row))
         for i, (a, b), p, row in zip(worst, said, chances, inputs, strict=True)
