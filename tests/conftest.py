@@ -1,14 +1,16 @@
 """Strict JAX, and every annotation of the package checked at run time."""
 
 import os
-
-# Tests compile far more than they run: a third of their time goes without LLVM's optimisations.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+import subprocess
+import sys
 
 import jax
 import pytest
 from jaxtyping import install_import_hook
 
+# Tests compile far more than they run: this takes a quarter of their time off.
+_QUICKLY = "--xla_backend_optimization_level=0"
+os.environ.setdefault("XLA_FLAGS", _QUICKLY)
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
@@ -22,3 +24,16 @@ def forget():
     """A process that keeps the programs of all files crashes at some thousands of them."""
     yield
     jax.clear_caches()
+
+
+def pytest_pyfunc_call(pyfuncitem):
+    """Those that look at rounding run in a process that optimises, as users' do."""
+    if pyfuncitem.get_closest_marker("optimised") is None or os.environ["XLA_FLAGS"] != _QUICKLY:
+        return None
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", pyfuncitem.nodeid]
+    env = dict(os.environ, XLA_FLAGS=_QUICKLY.replace("0", "3"))
+    env = {name: value for name, value in env.items() if not name.startswith("PYTEST_")}
+    named = dict(env=env, cwd=pyfuncitem.config.rootpath, capture_output=True, text=True)
+    ran = subprocess.run(command, check=False, **named)
+    assert ran.returncode == 0, ran.stdout
+    return True

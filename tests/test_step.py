@@ -165,6 +165,7 @@ def test_recording_is_over_time():
     assert_close(step["t1"], 0.625)
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize("act", ["linear", "tanh"])
 def test_what_inference_has_not_reached_does_not_learn(act):
     """In float32, where the errors of such layers could be rounding, and Adam makes a step of
