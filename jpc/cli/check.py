@@ -151,13 +151,15 @@ def _network_options(config: Config) -> dict[str, dict[str, Any]]:
 def _methods(config: Config) -> dict[str, dict[str, Any]]:
     """With the labels of few classes at the output the chords of equilibrium do by themselves.
     Where the input is to be inferred there are none. The many errors of an image have a
-    curvature that grows while a network learns: descent then finds its own steps.
+    curvature that grows while a network learns: descent then finds its own steps. So has a wide
+    network, but with labels shorter steps are enough.
     """
-    labels = config.data.task in FORWARD
+    labels, wider = config.data.task in FORWARD, (config.network.width or 0) / 256
+    step = 0.1 / max(1.0, wider)
     changed = dict(
         equilibrium=dict(steps=0 if labels else 100),
-        euler=dict(dt=0.1 if labels else 0.01),
-        descent=dict(dt=0.1 if labels else None) | make_defaults(config),
+        euler=dict(dt=step if labels else 0.01),
+        descent=dict(dt=step if labels else None) | make_defaults(config),
     )
     return {name: own | changed.get(name, {}) for name, own in METHOD_OPTIONS.items()}
 
