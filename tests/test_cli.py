@@ -104,6 +104,9 @@ class TestConfig:
     def test_says_what_matters_and_only_that(self):
         tables = as_tables(check.make_config({"inference": {"method": "euler"}}))
         assert tables["inference"] == dict(method="euler", max_t1=20.0, dt=0.1)
+        assert "channels" not in tables["network"]
+        assert tables["energy"]["output_precision"] == 1.0
+        assert as_tables(check.make_config({}))["energy"]["output_precision"] == 0.1
 
     def test_steps_of_wide_networks_are_shorter(self):
         dt = lambda width: (
@@ -111,15 +114,6 @@ class TestConfig:
                 {"network": {"width": width}, "inference": {"method": "descent"}}
             ).inference.dt
         )
-        assert [dt(64), dt(256), dt(1024)] == [0.1, 0.1, 0.025]
-        assert "channels" not in tables["network"]
-        assert tables["energy"]["output_precision"] == 1.0
-        assert as_tables(check.make_config({}))["energy"]["output_precision"] == 0.1
-
-    def test_steps_of_wide_networks_are_shorter(self):
-        dt = lambda width: check.make_config(
-            {"network": {"width": width}, "inference": {"method": "descent"}}
-        ).inference.dt
         assert [dt(64), dt(256), dt(1024)] == [0.1, 0.1, 0.025]
 
     def test_command_line_wins_over_the_file(self, tmp_path):
