@@ -66,22 +66,14 @@ class AbstractTask(abc.ABC):
         return None
 
 
-class Discriminative(AbstractTask):
-    """From images to labels."""
-
-    def state(self):
-        sizes = (self.setting.dataset.shape, self.setting.classes)
-        return self.setting.state(self.setting.network(sizes))
+class AbstractForward(AbstractTask):
+    """From inputs to what is predicted of them."""
 
     def pair(self, images, labels):
         return images, labels
 
     def step(self, *, input, output, key, **state):
         return self.setting.step(input=input, output=output, key=key, **state)
-
-    def evaluate(self, *, input, output, key, **state):
-        named = dict(output=output, input=input, key=key, **self.setting.options)
-        return jpc.evaluate_discriminative(**state, **named)
 
     def problem(self, state, input, output):
         return Problem(params_of(state), None, output, input)
@@ -91,6 +83,18 @@ class Discriminative(AbstractTask):
 
     def imagine(self, state, causes):
         return None
+
+
+class Discriminative(AbstractForward):
+    """From images to labels."""
+
+    def state(self):
+        sizes = (self.setting.dataset.shape, self.setting.classes)
+        return self.setting.state(self.setting.network(sizes))
+
+    def evaluate(self, *, input, output, key, **state):
+        named = dict(output=output, input=input, key=key, **self.setting.options)
+        return jpc.evaluate_discriminative(**state, **named)
 
     def pictures(self, state):
         dataset = self.setting.dataset
@@ -110,7 +114,7 @@ class Discriminative(AbstractTask):
         return [Picture(*each, kind="Predictions") for each in shown]
 
 
-class Regression(AbstractTask):
+class Regression(AbstractForward):
     """From inputs to numbers."""
 
     headline: str = "test_r2"
@@ -118,12 +122,6 @@ class Regression(AbstractTask):
     def state(self):
         sizes = (self.setting.dataset.shape, len(self.setting.dataset.schema.targets))
         return self.setting.state(self.setting.network(sizes))
-
-    def pair(self, images, labels):
-        return images, labels
-
-    def step(self, *, input, output, key, **state):
-        return self.setting.step(input=input, output=output, key=key, **state)
 
     def evaluate(self, *, input, output, key, **state):
         """The loss, and the share of the variance that is explained, R^2: its mean over examples
@@ -134,15 +132,6 @@ class Regression(AbstractTask):
         variance = np.var(self.setting.dataset.test[1], axis=0, dtype=np.float64)
         share = (output - made) ** 2 / jnp.asarray(np.where(variance > 0, variance, 1.0))[None]
         return dict(r2=1 - jnp.mean(share), loss=jpc.mse_loss(made, output))
-
-    def problem(self, state, input, output):
-        return Problem(params_of(state), None, output, input)
-
-    def predict(self, state, inputs):
-        return self.setting.states(params_of(state), inputs)[-1]
-
-    def imagine(self, state, causes):
-        return None
 
     def pictures(self, state):
         dataset = self.setting.dataset
