@@ -26,7 +26,8 @@ def start(out, devices, *, of=1, **options):
         JAX_ENABLE_X64="1",
         JAX_PLATFORMS="cpu",
         JAX_DISABLE_MOST_OPTIMIZATIONS="1",  # They take longer than the training.
-        XLA_FLAGS=f"--xla_force_host_platform_device_count={devices // of}",
+        XLA_FLAGS="--xla_cpu_use_fusion_emitters=false "
+        f"--xla_force_host_platform_device_count={devices // of}",
     )
     args = [sys.executable, "-W", "error", SCRIPT, out, devices, of, *options.values()]
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
