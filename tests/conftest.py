@@ -1,5 +1,6 @@
 """Strict JAX, and every annotation of the package checked at run time."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from jaxtyping import install_import_hook
 # Tests compile far more than they run, so XLA is to be quick rather than its programs.
 _QUICKLY = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 os.environ.setdefault("XLA_FLAGS", _QUICKLY)
+gc.set_threshold(50_000, 20, 20)  # Tracing makes many objects, and few cycles.
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
