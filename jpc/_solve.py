@@ -10,9 +10,9 @@ from ._device import accelerated
 def solve(matrix: Array, right: Array) -> Array:
     """The solution of a system of linear equations, or of several with the same matrix.
 
-    On the CPU a batch of matrices is solved one by one. There JAX shares a batch out to the
-    threads that programs run on, and waits: two batches at the same time wait for each other for
-    ever.
+    On the CPU the matrices of a batch are taken one by one, here and below. There JAX shares a
+    batch out to the threads that programs run on, and waits: two batches at the same time wait
+    for each other for ever.
     """
     if accelerated():
         return jnp.linalg.solve(matrix, right)
@@ -23,6 +23,16 @@ def solve(matrix: Array, right: Array) -> Array:
         lambda _, right: _solve_one(matrix, right),
         lambda _, right: _solve_one(matrix.T, right),
     )
+
+
+def eigh(matrix: Array) -> tuple[Array, Array]:
+    """The eigenvalues of a symmetric matrix, in ascending order, and its eigenvectors."""
+    return jnp.linalg.eigh(matrix) if accelerated() else _eigh_one(matrix)
+
+
+@jax.custom_batching.sequential_vmap
+def _eigh_one(matrix: Array) -> tuple[Array, Array]:
+    return jnp.linalg.eigh(matrix)
 
 
 @jax.custom_batching.sequential_vmap

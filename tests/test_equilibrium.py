@@ -18,8 +18,10 @@ import pytest
 from helpers import Chain, Problem, assert_close, infer, make_problem, scalings, to, weights
 
 import jpc
+from jpc._energy import Unfolded
 from jpc._inference import chords as chords_module
 from jpc._inference.relax import rounding_of
+from jpc._inference.sketch import Sketch
 
 SIZES = (2, 4, 4, 5)
 ONE_CHORD = jpc.Equilibrium(chords=1, max_steps=0)
@@ -147,7 +149,7 @@ def test_the_matrix_is_the_rescaling_of_the_theory(linear, precision):
     _, rescaling = jpc.linear_equilib_energy(
         linear.params, *data, **options, return_rescaling=True
     )
-    assert_close(precision * rescaling @ prepared.matrix, np.eye(2), atol=1e-10)
+    assert_close(precision * rescaling @ prepared.matrix.matrix, np.eye(2), atol=1e-10)
 
 
 def test_a_prepared_matrix_serves_other_batches():
@@ -308,10 +310,9 @@ def deep(depth, param_type, width=4, batch=4):
 @pytest.mark.parametrize("param_type", ["sp", "mupc"])
 @pytest.mark.parametrize("depth", [30, 100])
 def test_deep_networks(depth, param_type):
-    """Not jitted: compiling a hundred layers takes longer than running them one by one."""
     problem, layers, chain = deep(depth, param_type)
     nodes, clamps = pose(problem, chain)[1:]
-    inferred = jpc.Equilibrium(chords=2, max_steps=0)(jpc.PCEnergy(), layers, nodes, clamps)
+    inferred = infer(jpc.Equilibrium(chords=2, max_steps=0), jpc.PCEnergy(), layers, nodes, clamps)
     assert_honest(problem, inferred, 1e-2, chain)
     before, after = (energies(chain, states_of(problem, z)) for z in (nodes, inferred.nodes))
     assert np.mean(after) < np.mean(before)
@@ -320,9 +321,60 @@ def test_deep_networks(depth, param_type):
 # --- the size of the output ---
 
 
-def test_a_large_output_needs_no_matrices():
-    problem = make_problem("tanh", (3, 4, 784), batch=3, gain=2.0)
-    assert_converged(problem, solve(problem, jpc.Equilibrium(rtol=1e-6)), 1e-6)
+WIDE = make_problem("tanh", (3, 4, 784), batch=3, gain=2.0)
+
+
+@pytest.mark.parametrize("inference", [jpc.Equilibrium(rtol=1e-6), jpc.Equilibrium(1e-6, dense=0)])
+def test_a_large_output(inference):
+    assert_converged(WIDE, solve(WIDE, inference), 1e-6)
+
+
+def test_a_sketch_is_enough_for_a_large_output():
+    """Less than all eigenvectors, and no example by itself."""
+    method = jpc.Equilibrium(rtol=1e-6, chords=40, max_steps=0, dense=2)
+    inferred = solve(WIDE, method, pc(1.0, 1e-3))
+    assert_converged(WIDE, inferred, 1e-6, WIDE.chain(precisions=[1.0, 1e-3]))
+
+
+@pytest.mark.parametrize("shared", [1, None])
+def test_iterations_with_a_sketch_stay_finite(shared):
+    """Too few of them, and far too strong an output."""
+    method = jpc.Equilibrium(chords=2, max_steps=0, dense=2, shared=shared)
+    inferred = solve(WIDE, method, pc(1.0, 1e4))
+    lesson = jax.tree.leaves(inferred.lesson[1])
+    assert all(np.all(np.isfinite(x)) for x in lesson)
+    assert_honest(WIDE, inferred, 1e-2, WIDE.chain(precisions=[1.0, 1e4]))
+
+
+@pytest.mark.parametrize("loss", [jpc.squared_error, jpc.cross_entropy, jpc.bernoulli])
+def test_a_sketch_with_all_eigenvectors_is_the_matrix(loss):
+    """Of a matrix of rank 4 with 6 columns, and the answer for any loss."""
+    problem = make_problem("tanh", (3, 4, 6), batch=1)
+    layers, nodes, clamps = pose(problem)
+    network = jpc.PCEnergy(loss).network(layers)
+    unfolded, free, given = Unfolded.of(network, nodes, clamps)
+    example = jax.tree.map(lambda x: x[0], (free, given))
+    A, H = chords_module.derivatives(unfolded, *example)
+    sketch = Sketch.of(unfolded, *example, rank=5)
+    t = jnp.arange(6.0)
+    assert_close(sketch(t), A @ t, rtol=1e-8, atol=1e-8)
+    yhat = unfolded.predict(*example)[0][2]
+    of = lambda y: unfolded.loss({2: y}, example[1])
+    expected = np.linalg.solve(np.eye(6) + H @ A, t)
+    assert_close(sketch.solve(of, yhat, t), expected, rtol=1e-8, atol=1e-8)
+    assert_close(sketch.invert(of, yhat).solve(of, yhat, t), expected, rtol=1e-8, atol=1e-8)
+
+
+def test_examples_that_go_on_by_themselves_keep_their_places():
+    """More of them than are taken at a time."""
+    problem = make_problem("tanh", SIZES, batch=20, gain=3.0)
+    layers, nodes, clamps = pose(problem)
+    method = jpc.Equilibrium(rtol=1e-8, chords=1)
+    whole = infer(method, pc(1.0, 1.0, 1.0), layers, nodes, clamps)
+    assert_converged(problem, whole, 1e-8)
+    last = jax.tree.map(lambda x: x[-1:], (nodes, clamps))
+    alone = infer(method, pc(1.0, 1.0, 1.0), layers, *last)
+    assert_close(whole.nodes[1][-1:], alone.nodes[1], rtol=1e-6, atol=1e-6)
 
 
 def test_one_output_under_vmap_and_scan():

@@ -33,6 +33,31 @@ LOST = 0.05  # More than this part of the answer is missing after another step.
 _INNER = 5, 2  # Newton's steps for a loss that is not a square, at first and then.
 
 
+class Inverse(NamedTuple):
+    """$S^{-1}$, where the curvature of the loss is the same everywhere."""
+
+    matrix: Array
+
+    def solve(self, loss: Callable, y: Array, error: Array) -> Array:
+        """$S^{-1}$ times an error."""
+        del loss, y
+        return dot(self.matrix, error)
+
+
+class Matrix(NamedTuple):
+    """$A$, where it is not."""
+
+    matrix: Array
+
+    def __call__(self, t: Array) -> Array:
+        return dot(self.matrix, t)
+
+    def solve(self, loss: Callable, y: Array, error: Array) -> Array:
+        """$S^{-1}$ times an error, with the curvature of the loss at some prediction."""
+        S = jnp.eye(y.size, dtype=y.dtype) + dot(jax.hessian(loss)(y), self.matrix)
+        return solve(S, error)
+
+
 class Found(NamedTuple):
     r"""Of one example: the coordinates `v`, how far they are off relatively, and what follows at
     the states `z` where they were linearised: $\lambda$ and $\delta = J^T \lambda$. `steady`
@@ -101,13 +126,13 @@ class _Way(NamedTuple):
 
 
 class Chords(NamedTuple):
-    r"""The iterations of one example. `matrix` is $S^{-1}$ if the curvature of the loss is the
-    same everywhere, and $A$ if it is not.
+    """The iterations of one example. `shared` is an [`Inverse`][] or a [`Matrix`][], or what is
+    like one of these.
     """
 
     unfolded: Unfolded
     given: dict
-    matrix: Array
+    shared: Any
     rtol: Any
 
     def __call__(self, v: dict, count: int) -> Found:
@@ -122,19 +147,19 @@ class Chords(NamedTuple):
         return way.found._replace(gap=gap, steps=jnp.asarray(count), steady=steady)
 
     def _begin(self, v: dict) -> _Way:
-        yhat, unravel, pull, z = self._predict(v)
-        step = self._propose(unravel, yhat, jnp.zeros_like(yhat), _INNER[0])
-        found = self._move(unravel(step), pull, z)
+        yhat, unravel, pull, z = self.predict(v)
+        step = self.propose(unravel, yhat, jnp.zeros_like(yhat), _INNER[0])
+        found = self.move(unravel(step), pull, z)
         return _Way(found, step, jnp.ones((), yhat.dtype), jnp.asarray(True), jnp.asarray(False))
 
     def _go_on(self, first: dict, way: _Way) -> _Way:
         # What got lost learns from a single step, that from a feedforward pass; if it gets worse
         # and worse only in the last iteration, nothing.
         v = pick(way.lost, first, way.found.v)
-        yhat, unravel, pull, z = self._predict(v)
+        yhat, unravel, pull, z = self.predict(v)
         lam = jnp.where(way.lost, 0, ravel(way.found.lam))
-        step = self._propose(unravel, yhat, lam)
-        negligible = self._negligible(unravel, yhat, lam)
+        step = self.propose(unravel, yhat, lam)
+        negligible = self.negligible(unravel, yhat, lam)
         size, last = norm(step), norm(way.step)
         slow = size > jnp.maximum(0.5 * last, negligible)
         part = size / jnp.maximum(norm(lam), _TINY)
@@ -142,15 +167,15 @@ class Chords(NamedTuple):
         lost = ~way.lost & (size > negligible) & (remaining > LOST)
         step = jnp.where(slow & ~way.lost, _secant(step, way.step), step)
         nothing = lost & (part > 1)
-        found = self._move(unravel(jnp.where(nothing, 0, lam + step)), pull, z)
+        found = self.move(unravel(jnp.where(nothing, 0, lam + step)), pull, z)
         return _Way(found, step, part, way.steady & ~slow, way.lost | lost)
 
-    def _predict(self, v: dict) -> tuple[Array, Callable, Callable, dict]:
+    def predict(self, v: dict) -> tuple[Array, Callable, Callable, dict]:
         predict = lambda v: self.unfolded.predict(v, self.given)
         predicted, pull, z = jax.vjp(predict, v, has_aux=True)
         return *ravel_pytree(predicted), pull, z
 
-    def _move(self, lam: dict, pull: Callable, z: dict) -> Found:
+    def move(self, lam: dict, pull: Callable, z: dict) -> Found:
         (delta,) = pull(lam)
         v = jax.tree.map(jnp.divide, delta, self.unfolded.weights())
         never = jnp.asarray(jnp.inf, jnp.result_type(*jax.tree.leaves(lam)))
@@ -162,43 +187,36 @@ class Chords(NamedTuple):
         r"""How far $\lambda$ is off, by the next step, or $P v$ from $J^T \lambda$; and whether
         that step is less than half of the last one.
         """
-        yhat, unravel, pull, _ = self._predict(way.found.v)
+        yhat, unravel, pull, _ = self.predict(way.found.v)
         lam, own = ravel(way.found.lam), self.unfolded.own(way.found.v)
-        step = norm(self._propose(unravel, yhat, lam))
-        negligible = self._negligible(unravel, yhat, lam)
+        step = norm(self.propose(unravel, yhat, lam))
+        negligible = self.negligible(unravel, yhat, lam)
         contracts = step <= jnp.maximum(0.5 * norm(way.step), negligible)
         output = self.rtol * step / jnp.maximum(negligible, _TINY)
         states = norm(own - ravel(pull(way.found.lam)[0])) / jnp.maximum(norm(own), _TINY)
         return jnp.maximum(output, states), contracts
 
-    def _negligible(self, unravel: Callable, yhat: Array, lam: Array) -> Array:
+    def negligible(self, unravel: Callable, yhat: Array, lam: Array) -> Array:
         r"""A step that is no more than this is within the tolerance, or rounding."""
         loss = lambda y: self.unfolded.loss(unravel(y), self.given)
         error = rounding_of(loss, yhat)
-        return jnp.maximum(self.rtol * norm(lam), norm(self._solve(loss, yhat, error)))
+        return jnp.maximum(self.rtol * norm(lam), norm(self.shared.solve(loss, yhat, error)))
 
-    def _solve(self, loss: Callable, y: Array, error: Array) -> Array:
-        """$S^{-1}$ times an error."""
-        if self.unfolded.quadratic(self.given):
-            return dot(self.matrix, error)
-        S = jnp.eye(y.size, dtype=y.dtype) + dot(jax.hessian(loss)(y), self.matrix)
-        return solve(S, error)
-
-    def _propose(self, unravel: Callable, yhat: Array, lam: Array, inner=_INNER[1]) -> Array:
+    def propose(self, unravel: Callable, yhat: Array, lam: Array, inner=_INNER[1]) -> Array:
         r"""The change of $\lambda$ that leads to equilibrium if $A$ is right."""
         loss = lambda y: self.unfolded.loss(unravel(y), self.given)
         error = lambda y: -jax.grad(loss)(y)
         if self.unfolded.quadratic(self.given):
-            return dot(self.matrix, error(yhat) - lam)
-        A, lengths = self.matrix, jnp.asarray([1.0, 0.5, 0.25, 0.0625], yhat.dtype)
+            return self.shared.solve(loss, yhat, error(yhat) - lam)
+        lengths = jnp.asarray([1.0, 0.5, 0.25, 0.0625], yhat.dtype)
 
         def potential(change):
-            moved = dot(A, change)
+            moved = self.shared(change)
             return dot(0.5 * change + lam, moved) + loss(yhat + moved)
 
         def newton(_, change):
-            y = yhat + dot(A, change)
-            move = self._solve(loss, y, error(y) - lam - change)
+            y = yhat + self.shared(change)
+            move = self.shared.solve(loss, y, error(y) - lam - change)
             tries = jax.vmap(lambda length: change + length * move)(lengths)
             values = jax.vmap(potential)(tries)
             return tries[jnp.argmin(jnp.where(jnp.isnan(values), jnp.inf, values))]

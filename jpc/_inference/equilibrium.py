@@ -1,14 +1,17 @@
 import dataclasses
 import functools as ft
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
 from .._checks import raise_if_not_finite
 from .._clamp import like
+from .._device import accelerated
 from .._energy import EPCEnergy, LocalEnergy, Parts, Unfolded, take_apart
 from .._metrics import tree_norm
 from .._solve import solve
@@ -22,11 +25,13 @@ from .base import (
     gradient_norm,
     method,
 )
-from .chords import Chords, Found, derivatives, energy_of, learn_from
+from .chords import Chords, Found, Inverse, Matrix, derivatives, energy_of, learn_from
 from .implicit import implicit
 from .kinks import find_kinks, settle
 from .relax import at_least, dot, pick, relax
+from .sketch import Sketch, mix
 
+_MORE = 7  # Iterations with a sketch, if there may be any but chords.
 _CLOSE = 0.3  # Of the errors: farther off than this, an example descends whatever its kinks.
 
 
@@ -55,8 +60,10 @@ class Equilibrium(AbstractInference):
     - `max_steps`: how many steps an example may take by itself after that. With 0 there is no
         branch in the compiled program; an example that has not converged says so in `result`,
         and what there is to learn from it is what the chords left.
-    - `dense`: the largest number of units that are predicted and given for which matrices are
-        made. Beyond it there are no chords.
+    - `dense`: the largest number of units that are predicted and given for which whole matrices
+        are made. Beyond it $A$ is sketched, by so many of its eigenvectors, and an example takes
+        `chords` iterations, and a few more if need be and `max_steps` allows for any. With 0
+        there are no matrices, and no chords.
     - `throw`: whether activities that are not finite raise an error.
     - `matrix`: what is shared, if it is known, as in what [`jpc.Equilibrium.prepare`][] returns.
     """
@@ -67,7 +74,7 @@ class Equilibrium(AbstractInference):
     max_steps: int = eqx.field(static=True, default=200)
     dense: int = eqx.field(static=True, default=64)
     throw: bool = eqx.field(static=True, default=True)
-    matrix: Array | None = None
+    matrix: PyTree = None
 
     def __check_init__(self):
         if self.chords < 0 or self.max_steps < 0 or self.chords + self.max_steps == 0:
@@ -142,8 +149,8 @@ class Equilibrium(AbstractInference):
         kinks = find_kinks(unfolded, *jax.tree.map(lambda x: x[0], (start, given)))
         # Beyond a kink may be another equilibrium: who gets there must not depend on a matrix.
         own = kinks == "rectifiers" and self.max_steps > 0
-        if self.chords > 0 and unfolded.definite() and size <= self.dense and not own:
-            found = self._chords(unfolded, start, given)
+        if min(self.chords, self.dense) > 0 and unfolded.definite() and not own:
+            found = self._chords(unfolded, start, given, size <= self.dense)
         else:
             found = jax.vmap(lambda v, given: learn_from(unfolded, v, given, None))(start, given)
         okay, done = judge(found)
@@ -151,8 +158,7 @@ class Equilibrium(AbstractInference):
             # Where kinks cannot be held, what is close will not come much closer.
             over = done | (okay & (found.gap <= _CLOSE)) if kinks == "others" else done
             alone = ft.partial(self._alone, unfolded, size <= self.dense, kinks)
-            rest = lambda: jax.vmap(alone)(start, given, found, over)
-            found = jax.lax.cond(jnp.all(over), lambda: found, rest)
+            found = _few_at_a_time(alone, (start, given), found, over)
             okay, done = judge(found)
         return found, okay, done
 
@@ -166,20 +172,35 @@ class Equilibrium(AbstractInference):
         found, okay = found._replace(gap=jnp.zeros_like(found.gap)), found.steady
         return found, okay, okay
 
-    def _chords(self, unfolded: Unfolded, start: dict, given: dict) -> Found:
+    def _chords(self, unfolded: Unfolded, start: dict, given: dict, dense: bool) -> Found:
         """Iterations from a feedforward pass, with matrices that are made there."""
         matrix = self._share(unfolded, start, given) if self.matrix is None else self.matrix
-        one = lambda v, given, m: Chords(unfolded, given, m, self.rtol)(v, self.chords)
-        axes = (0, 0, 0 if matrix.ndim == 3 else None)
+        count = self.chords + (_MORE if self.max_steps > 0 else 0)
+
+        def one(v, given, matrix):
+            chords = Chords(unfolded, given, matrix, self.rtol)
+            return chords(v, self.chords) if dense else mix(chords, v, count)
+
+        axes = (0, 0, 0 if self.shared is None else None)
         return jax.vmap(one, in_axes=axes)(_without_errors(unfolded, start), given, matrix)
 
-    def _share(self, unfolded: Unfolded, start: dict, given: dict) -> Array:
-        """The matrix of each example, or of the first few."""
+    def _share(self, unfolded: Unfolded, start: dict, given: dict) -> PyTree:
+        """The matrix of each example, or of the first few, or a sketch of the first one's."""
         start = _without_errors(unfolded, start)
+        example = jax.tree.map(lambda x: x[0], (start, given))
+        yhat, unravel = ravel_pytree(unfolded.predict(*example)[0])
+        loss = lambda y: unfolded.loss(unravel(y), example[1])
+        square = unfolded.quadratic(given)
+        if yhat.size > self.dense:
+            sketch = lambda v, given: Sketch.of(unfolded, v, given, self.dense)
+            finish = lambda sketch: sketch.invert(loss, yhat) if square else sketch
+            if self.shared is not None:
+                return finish(sketch(*example))
+            return jax.vmap(lambda *given: finish(sketch(*given)))(start, given)
         some = jax.tree.map(lambda x: x[: self.shared], (start, given))
         matrices = jax.vmap(ft.partial(derivatives, unfolded))(*some)
-        invert = lambda A, H: solve((one := jnp.eye(len(A), dtype=A.dtype)) + dot(H, A), one)
-        finish = invert if unfolded.quadratic(given) else lambda A, H: A
+        one = jnp.eye(yhat.size, dtype=yhat.dtype)
+        finish = lambda A, H: Inverse(solve(one + dot(H, A), one)) if square else Matrix(A)
         if self.shared is None:
             return jax.vmap(finish)(*matrices)
         return finish(*(jnp.mean(matrix, axis=0) for matrix in matrices))
@@ -196,6 +217,24 @@ class Equilibrium(AbstractInference):
             solved = learn_from(unfolded, relaxed.v, given, relaxed.lam)
             new = pick(over, new._replace(z=solved.z, delta=solved.delta, lam=solved.lam), new)
         return pick(done, found, new)
+
+
+def _few_at_a_time(alone: Callable, problem: PyTree, found: Found, over: Array) -> Found:
+    """What `alone` makes of the examples that are not over. A processor takes an eighth of the
+    batch at a time: what is slow in one example then keeps few others. An accelerator takes all
+    of them in the same time.
+    """
+    size = len(over) if accelerated() else -(-len(over) // 8)
+
+    def go_on(state):
+        found, over = state
+        rows = jnp.argsort(over)[:size]
+        some = jax.tree.map(lambda x: x[rows], (*problem, found, over))
+        new = jax.vmap(alone)(*some)
+        put = lambda whole, part: whole.at[rows].set(part)
+        return jax.tree.map(put, found, new), over.at[rows].set(True)
+
+    return jax.lax.while_loop(lambda state: ~jnp.all(state[1]), go_on, (found, over))[0]
 
 
 def _without_errors(unfolded: Unfolded, v: dict) -> dict:
