@@ -331,7 +331,7 @@ def test_a_large_output(inference):
 
 def test_a_sketch_is_enough_for_a_large_output():
     """Less than all eigenvectors, and no example by itself."""
-    method = jpc.Equilibrium(rtol=1e-6, chords=40, max_steps=0, dense=2)
+    method = jpc.Equilibrium(rtol=1e-6, chords=40, max_steps=0, dense=1)
     inferred = solve(WIDE, method, pc(1.0, 1e-3))
     assert_converged(WIDE, inferred, 1e-6, WIDE.chain(precisions=[1.0, 1e-3]))
 
@@ -339,7 +339,7 @@ def test_a_sketch_is_enough_for_a_large_output():
 @pytest.mark.parametrize("shared", [1, None])
 def test_iterations_with_a_sketch_stay_finite(shared):
     """Too few of them, and far too strong an output."""
-    method = jpc.Equilibrium(chords=2, max_steps=0, dense=2, shared=shared)
+    method = jpc.Equilibrium(chords=2, max_steps=0, dense=1, shared=shared)
     inferred = solve(WIDE, method, pc(1.0, 1e4))
     lesson = jax.tree.leaves(inferred.lesson[1])
     assert all(np.all(np.isfinite(x)) for x in lesson)

@@ -61,9 +61,9 @@ class Equilibrium(AbstractInference):
         branch in the compiled program; an example that has not converged says so in `result`,
         and what there is to learn from it is what the chords left.
     - `dense`: the largest number of units that are predicted and given for which whole matrices
-        are made. Beyond it $A$ is sketched, by so many of its eigenvectors, and an example takes
-        `chords` iterations, and a few more if need be and `max_steps` allows for any. With 0
-        there are no matrices, and no chords.
+        are made. Beyond it $A$ is sketched, by twice as many of its eigenvectors, and an example
+        takes `chords` iterations, and a few more if need be and `max_steps` allows for any.
+        With 0 there are no matrices, and no chords.
     - `throw`: whether activities that are not finite raise an error.
     - `matrix`: what is shared, if it is known, as in what [`jpc.Equilibrium.prepare`][] returns.
     """
@@ -72,7 +72,7 @@ class Equilibrium(AbstractInference):
     chords: int = eqx.field(static=True, default=5)
     shared: int | None = eqx.field(static=True, default=4)
     max_steps: int = eqx.field(static=True, default=200)
-    dense: int = eqx.field(static=True, default=64)
+    dense: int = eqx.field(static=True, default=32)
     throw: bool = eqx.field(static=True, default=True)
     matrix: PyTree = None
 
@@ -192,7 +192,8 @@ class Equilibrium(AbstractInference):
         loss = lambda y: unfolded.loss(unravel(y), example[1])
         square = unfolded.quadratic(given)
         if yhat.size > self.dense:
-            sketch = lambda v, given: Sketch.of(unfolded, v, given, self.dense)
+            rank = min(2 * self.dense, yhat.size)
+            sketch = lambda v, given: Sketch.of(unfolded, v, given, rank)
             finish = lambda sketch: sketch.invert(loss, yhat) if square else sketch
             if self.shared is not None:
                 return finish(sketch(*example))
