@@ -73,14 +73,18 @@ from ._gap import equilibrium_gap as equilibrium_gap
 from ._generic import make_step as make_step
 from ._inference import (
     RESULTS as RESULTS,
+    ZIL as ZIL,
     AbstractInference as AbstractInference,
+    Backprop as Backprop,
     Descent as Descent,
     Equilibrium as Equilibrium,
+    FixedPrediction as FixedPrediction,
     GradientFlow as GradientFlow,
     InErrors as InErrors,
     Inferred as Inferred,
     Langevin as Langevin,
     Minimise as Minimise,
+    Nudged as Nudged,
     Record as Record,
     Trajectory as Trajectory,
     finish as finish,

@@ -1,3 +1,4 @@
+from .backprop import Backprop as Backprop, FixedPrediction as FixedPrediction, ZIL as ZIL
 from .base import (
     RESULTS as RESULTS,
     AbstractInference as AbstractInference,
@@ -12,3 +13,4 @@ from .flow import GradientFlow as GradientFlow
 from .in_errors import InErrors as InErrors
 from .langevin import Langevin as Langevin
 from .minimise import Minimise as Minimise
+from .nudged import Nudged as Nudged
