@@ -1,4 +1,4 @@
-from .backprop import Backprop as Backprop, FixedPrediction as FixedPrediction, ZIL as ZIL
+from .backprop import ZIL as ZIL, Backprop as Backprop, FixedPrediction as FixedPrediction
 from .base import (
     RESULTS as RESULTS,
     AbstractInference as AbstractInference,

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from .._clamp import Masked, inferred
+from .._clamp import Masked, inferred, states
 from .._energy import Unfolded, predictions
 from .._types import Name, Number
 from .base import RESULTS, AbstractInference, check_positive, judge, method
@@ -63,7 +63,9 @@ class FixedPrediction(AbstractInference):
     def __check_init__(self):
         check_positive("dt", self.dt)
         if self.steps is None and isinstance(self.dt, float) and self.dt != 1:
-            raise ValueError(f"dt is of a number of steps: FixedPrediction(steps=20, dt={self.dt})")
+            raise ValueError(
+                f"dt is of a number of steps: FixedPrediction(steps=20, dt={self.dt})"
+            )
         if self.steps is not None and self.steps < 1:
             raise ValueError(f"steps must be at least 1, or None: got {self.steps}.")
 
@@ -119,14 +121,14 @@ class ZIL(AbstractInference):
 
             def step(t, way):
                 free, kept, learned = way
-                z, delta = _errors(unfolded, free, given)
+                delta = _errors(unfolded, free, given)
                 # A layer learns from the states that predict it at its moment.
                 learned = {n: jnp.where(t == moments[n], delta[n], learned[n]) for n in learned}
                 kept = {n: jnp.where(t < moments[n], free[n], kept[n]) for n in kept}
                 move = lambda z, g, p: z - g / p
                 return jax.tree.map(move, free, slope(free, given), weights), kept, learned
 
-            nothing = jax.tree.map(jnp.zeros_like, _errors(unfolded, free, given)[1])
+            nothing = jax.tree.map(jnp.zeros_like, _errors(unfolded, free, given))
             last = max(moments.values()) + 1
             _, kept, learned = jax.lax.fori_loop(0, last, step, (free, free, nothing))
             return {**first, **kept}, learned
@@ -143,14 +145,12 @@ def _distance(one: dict, other: dict) -> Array:
     return norm(jax.tree.map(jnp.subtract, one, other)) / jnp.where(size > 0, size, 1)
 
 
-def _errors(unfolded: Unfolded, free: dict, given: dict) -> tuple[dict, dict]:
-    r"""The states, and $-\partial F / \partial f_n$ of every one that is predicted."""
-    z = {name: given[name] for name in unfolded.names if name not in free}
-    for name, state in free.items():
-        z[name] = state if given[name] is None else given[name].fill(state)
+def _errors(unfolded: Unfolded, free: dict, given: dict) -> dict:
+    r"""$-\partial F / \partial f_n$ of every state that is predicted."""
+    z = states(free, given)
     predicted = predictions(unfolded.network, z, compared=True)
     slope = lambda n: jax.grad(unfolded.network[n].cost, argnums=1)(z[n], predicted[n], given[n])
-    return z, {name: -slope(name) for name in predicted}
+    return {name: -slope(name) for name in predicted}
 
 
 def _moments(unfolded: Unfolded, given: dict) -> dict[Name, int]:

@@ -102,9 +102,7 @@ class Equilibrium(AbstractInference):
         energies = jax.vmap(still.energy)
         before = energies(start, fixed)
         after = jnp.where(okay, energies(found.v, fixed), before)
-        ended, result = conclude(
-            energy, ended, judge(done), before, after, throw=self.throw
-        )
+        ended, result = conclude(energy, ended, judge(done), before, after, throw=self.throw)
         lesson = LocalEnergy(inner), like(nodes, pair(still, found.z, add(found.delta, found.lam)))
         if self.throw:
             ended = raise_if_not_finite({"What there is to learn": lesson[1]}, ended)

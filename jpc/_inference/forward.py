@@ -48,9 +48,7 @@ class Forward(NamedTuple):
         _check(rule, unfolded, precisions)
         v = jax.tree.map(jnp.zeros_like, free)
         states = v if inner is not energy else _states(unfolded, v, given)
-        return Forward(
-            energy, params, like(nodes, states), clamps, inner, unfolded, v, given
-        )
+        return Forward(energy, params, like(nodes, states), clamps, inner, unfolded, v, given)
 
     def finish(
         self, z: dict, delta: dict, result: RESULTS, stats: dict[str, Any], *, throw: bool = True
@@ -60,9 +58,7 @@ class Forward(NamedTuple):
         energies = examples(self.energy, self.params, self.nodes, self.clamps)
         spread = lambda x: jnp.broadcast_to(x, energies.shape)
         result, stats = jax.tree.map(spread, (result, stats))
-        ended, result = conclude(
-            self.energy, self.nodes, result, energies, energies, throw=throw
-        )
+        ended, result = conclude(self.energy, self.nodes, result, energies, energies, throw=throw)
         if throw:
             ended = raise_if_not_finite({"What there is to learn": lesson[1]}, ended)
         stats["gradient_norm"] = gradient_norm(self.energy, self.params, ended, self.clamps)

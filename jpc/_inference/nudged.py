@@ -23,7 +23,7 @@ from .._energy import (
 )
 from .._layer import choice
 from .._solve import solve
-from .._types import Clamps, Name, Nodes, Number, Scalar, Terms
+from .._types import Clamps, Given, Name, Nodes, Number, Scalar, Terms
 from .base import RESULTS, AbstractInference, Inferred, check_positive, judge, method
 from .chords import add, derivatives
 from .equilibrium import Equilibrium
@@ -91,8 +91,8 @@ class Nudged(AbstractInference):
     """
 
     beta: Number | None = None
-    kind: Kind = eqx.field(static=True, default="target")
-    sign: Sign = eqx.field(static=True, default="centred")
+    kind: Given[Kind] = eqx.field(static=True, default="target")
+    sign: Given[Sign] = eqx.field(static=True, default="centred")
     strength: Number | None = None
     inference: AbstractInference | None = None
     chords: int = eqx.field(static=True, default=1)
@@ -152,8 +152,8 @@ class Nudged(AbstractInference):
         matrix = self._share(forward) if self.matrix is None else self.matrix
         if self.strength is None:
             return matrix, one
-        each = jnp.diagonal(matrix, axis1=-2, axis2=-1) * _precisions(forward)[(None,) * (
-            matrix.ndim - 2)]
+        mean = jnp.mean(matrix, axis=tuple(range(matrix.ndim - 2)))
+        each = jnp.diagonal(mean) * _precisions(forward)
         return matrix, jnp.asarray(self.strength, one.dtype) / at_least(jnp.mean(each))
 
     def _share(self, forward: Forward) -> Array:
@@ -171,7 +171,8 @@ class Nudged(AbstractInference):
         solved = jax.vmap(solve_one, in_axes=axes)(forward.v, forward.given, matrix, factor)
         stats = dict(steps=self.chords, evaluations=self.chords + 1, error=solved.gap)
         stats |= dict(precision=factor, relaxed=solved.relaxed)
-        return forward.finish(solved.z, solved.delta, judge(solved.gap <= self.rtol), stats, throw=self.throw)
+        result = judge(solved.gap <= self.rtol)
+        return forward.finish(solved.z, solved.delta, result, stats, throw=self.throw)
 
 
 class _Solved(NamedTuple):
