@@ -130,6 +130,7 @@ from ._pdm import (
     update_pdm_params as update_pdm_params,
 )
 from ._pose import pose as pose
+from ._regime import measure_regime as measure_regime, regime as regime
 from ._run import load_run as load_run
 from ._step import make_hpc_step as make_hpc_step, make_pc_step as make_pc_step
 from ._temporal import (

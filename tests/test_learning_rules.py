@@ -1,7 +1,7 @@
 """Rules of learning in the place of inference."""
 
 import functools as ft
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -147,7 +147,7 @@ def test_chords_find_what_each_example_needs():
     [
         (lambda: jpc.Nudged(0.0), "beta must be a positive number"),
         (lambda: jpc.Nudged(sign="negative"), r"such as Nudged\(0.1\)"),
-        (lambda: jpc.Nudged(kind="both"), "kind"),
+        (lambda: jpc.Nudged(kind=cast(Any, "both")), "kind"),
         (lambda: jpc.FixedPrediction(dt=0.5), "steps=20"),
         (lambda: jpc.ZIL()(jpc.PCEnergy(), MODEL, *chain(input=None)), "nothing predicts it"),
         (lambda: jpc.Nudged()(jpc.PrecisionEnergy(), PRECISE, *chain()), "use Equilibrium"),

@@ -10,6 +10,7 @@ from .base import (
 from .descent import Descent as Descent
 from .equilibrium import Equilibrium as Equilibrium
 from .flow import GradientFlow as GradientFlow
+from .forward import Forward as Forward
 from .in_errors import InErrors as InErrors
 from .langevin import Langevin as Langevin
 from .minimise import Minimise as Minimise

@@ -96,7 +96,9 @@ class Inferred(eqx.Module):
         a step, counts as one), and the relative norm of the activity gradient at the end,
         `gradient_norm`: $\lVert \nabla_z F \rVert / \lVert z \rVert$. A flow adds its final
         time `t1`, and how many steps its controller `rejected`; [`jpc.Equilibrium`][] an
-        estimate of the relative `error` of what it found.
+        estimate of the relative `error` of what it found; [`jpc.Nudged`][] what it multiplied
+        the `precision` of the output by; rules that stay at the feedforward pass the part of
+        the energy that is `relaxed`, see [`jpc.regime`][].
     - `trajectory`: a [`jpc.Trajectory`][], if one was asked for.
     - `lesson`: the energy and the nodes to learn from, if the method knows the errors better
         than the `nodes` can tell.

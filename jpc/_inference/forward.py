@@ -57,7 +57,7 @@ class Forward(NamedTuple):
         lesson = LocalEnergy(self.inner), like(self.nodes, pair(self.unfolded, z, delta))
         energies = examples(self.energy, self.params, self.nodes, self.clamps)
         spread = lambda x: jnp.broadcast_to(x, energies.shape)
-        result, stats = jax.tree.map(spread, (result, stats))
+        result, stats = jax.tree.map(spread, (result, dict(relaxed=0.0) | stats))
         ended, result = conclude(self.energy, self.nodes, result, energies, energies, throw=throw)
         if throw:
             ended = raise_if_not_finite({"What there is to learn": lesson[1]}, ended)
