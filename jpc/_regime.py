@@ -80,10 +80,14 @@ def regime(
 
 
 def _regime(setup, params, posed, key):
-    split = lambda grads: list(zip(*filter(None, grads), strict=True))
-    how: Any = dict(transform=make_layers(setup, posed), key=key, split=split)
+    how: Any = dict(transform=make_layers(setup, posed), key=key, split=by_layer)
     found = _measure(setup.energy, setup.inference, params, posed.nodes, posed.clamps, **how)
     return found | {name: jnp.stack(found[name]) for name in ("layer_cosines", "layer_angles")}
+
+
+def by_layer(grads: Params) -> list:
+    """Of a model and its skip connections, if there are any."""
+    return list(zip(*filter(None, grads), strict=True))
 
 
 def measure_regime(
@@ -154,9 +158,9 @@ def compare(
         return split(eqx.filter_grad(learned)(params))
 
     ours, theirs = gradient(inferred), gradient(backwards)
-    pairs = jax.tree.map(lambda *x: x, ours, theirs, is_leaf=lambda x: x is not ours)
-    of_layer = lambda x: isinstance(x, tuple) and len(x) == 2
-    layers = jax.tree.map(lambda pair: _cosine(*pair), pairs, is_leaf=of_layer)
+    parts, structure = _open(ours)
+    cosines = [_cosine(a, b) for a, b in zip(parts, _open(theirs)[0], strict=True)]
+    layers = jax.tree.unflatten(structure, cosines)
     factor = inferred.stats.get("precision", jnp.ones(len(jax.tree.leaves(forward.v)[0])))
     spectrum = jax.lax.map(
         lambda x: _spectrum(forward.unfolded, *x),
@@ -171,6 +175,11 @@ def compare(
         layer_angles=jax.tree.map(_degrees, layers),
         successful=jnp.mean(inferred.result == RESULTS.successful, dtype=cosine.dtype),
     )
+
+
+def _open(tree: PyTree) -> tuple[list, Any]:
+    """The entries of a list, a dictionary or whatever it is, and its structure."""
+    return jax.tree.flatten(tree, is_leaf=lambda x: x is not tree)
 
 
 def _cosine(one: PyTree, other: PyTree) -> Array:

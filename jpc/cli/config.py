@@ -47,7 +47,7 @@ NETWORKS = ("mlp", "vgg5", "vgg7", "vgg9", "resnet10", "resnet18")
 OPTIMISERS = ("adam", "nadam", "rmsprop", "sgd", "momentum")
 ACTIVATIONS = ("linear", "tanh", "hard_tanh", "relu", "leaky_relu", "gelu", "selu", "silu")
 LOSSES = ("mse", "ce", "bernoulli", "poisson", "huber")
-RULES = ("pc", "ipc", "epc", "mcpc", "bpc", "precision", "backprop")
+RULES = ("pc", "ipc", "epc", "mcpc", "bpc", "precision", "backprop", "nudged", "fixed", "zil")
 # Which options a network or a method of inference has, and their defaults.
 NETWORK_OPTIONS: dict[str, dict[str, Any]] = {
     "mlp": dict(depth=3, width=256, activation="tanh", param_type="sp", skips=False),
@@ -143,6 +143,12 @@ class Optimiser:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Training:
     rule: str = option("pc", "how the network learns", choices=RULES)
+    beta: float | None = option(None, "of a nudge", above=0.0, shown="limit 0")
+    nudge: str | None = option(None, "", choices=("target", "loss"), shown="target")
+    sign: str | None = option(
+        None, "", choices=("positive", "negative", "centred"), shown="centred"
+    )
+    strength: float | None = option(None, "of a nudge", above=0.0, shown="1")
     epochs: int = option(0, "times through the data", least=1, shown="20; own data: by size")
     patience: int | None = option(
         None, "epochs to wait for a better one (validation)", least=1, shown="all"
