@@ -31,7 +31,7 @@ class Diagnosis:
     """
 
     def __init__(self, task: AbstractTask):
-        self._task = task
+        self._task, self._calls = task, 0
         images, labels = (array[:EXAMPLES] for array in task.setting.dataset.train)
         numbers = task.setting.classes == 0
         labels = (
@@ -46,6 +46,9 @@ class Diagnosis:
         problem = self._task.problem(state, *self._batch)
         result = _step(problem, inference=setting.inference, **setting.options)
         certificate = certify(problem, result["activities"], setting.options)
+        # Not after the first of several epochs: it would be longer until there is one to see.
+        self._calls += 1
+        late = self._calls > 1 or setting.config.training.epochs == 1
         return dict(
             diagnosis=dict(
                 energies=result["energies"],
@@ -54,7 +57,7 @@ class Diagnosis:
                 activity_gradient=jnp.mean(result["stats"]["gradient_norm"]),
                 converged=jnp.mean(result["result"] == jpc.RESULTS.successful),
                 certificate=certificate,
-                regime=place(problem, setting, certificate),
+                regime=place(problem, setting, certificate) if late else {},
                 course=follow(problem, setting.config, setting.inference, setting.options),
             )
         )
