@@ -73,14 +73,18 @@ from ._gap import equilibrium_gap as equilibrium_gap
 from ._generic import make_step as make_step
 from ._inference import (
     RESULTS as RESULTS,
+    ZIL as ZIL,
     AbstractInference as AbstractInference,
+    Backprop as Backprop,
     Descent as Descent,
     Equilibrium as Equilibrium,
+    FixedPrediction as FixedPrediction,
     GradientFlow as GradientFlow,
     InErrors as InErrors,
     Inferred as Inferred,
     Langevin as Langevin,
     Minimise as Minimise,
+    Nudged as Nudged,
     Record as Record,
     Trajectory as Trajectory,
     finish as finish,
@@ -126,6 +130,7 @@ from ._pdm import (
     update_pdm_params as update_pdm_params,
 )
 from ._pose import pose as pose
+from ._regime import measure_regime as measure_regime, regime as regime
 from ._run import load_run as load_run
 from ._step import make_hpc_step as make_hpc_step, make_pc_step as make_pc_step
 from ._temporal import (

@@ -17,7 +17,7 @@ from ._types import Clamps, Given, Nodes
 Pose = Callable[[PyTree, Any, Any, Any], tuple[Nodes, Clamps]]
 
 
-def _as_they_are(params: PyTree) -> PyTree:
+def as_they_are(params: PyTree) -> PyTree:
     return params
 
 
@@ -31,7 +31,7 @@ def make_step(
     energy: Given[AbstractEnergy],
     inference: Given[AbstractInference],
     pose: Pose,
-    transform: Callable[[PyTree], PyTree] = _as_they_are,
+    transform: Callable[[PyTree], PyTree] = as_they_are,
     record: Record | None = None,
     key: Given[PRNGKeyArray | None] = None,
 ) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from ._layer import ParamType, check_sizes, choice, show, split_key
 from ._types import Given
 
 Act: TypeAlias = Given[str | Callable[[Array], Array]]
-CNNSize: TypeAlias = Literal["vgg5", "vgg7", "vgg9"]
+CNNSize: TypeAlias = Literal["vgg5", "vgg7", "vgg9", "resnet10", "resnet18"]
 Pool: TypeAlias = Literal["max", "average"]
 Shape: TypeAlias = tuple[int, int, int]
 
@@ -38,6 +38,9 @@ _CNN_SIZES: dict[CNNSize, list[tuple[int, bool]]] = {
     "vgg7": [(times, pooled) for times in (1, 2, 4) for pooled in (False, True)],
     "vgg9": [(times, pooled) for times in (1, 2, 4, 4) for pooled in (False, True)],
 }
+# For each residual network how many blocks each of its stages has.
+_RESNETS: dict[CNNSize, int] = {"resnet10": 1, "resnet18": 2}
+_STAGES, _GROUP = (1, 2, 4, 8), 16
 
 
 def get_act_fn(name: Given[str]) -> Callable[[Array], Array]:
@@ -174,25 +177,89 @@ def _conv(
     return eqx.nn.Sequential([act, conv, *pools])
 
 
-def _image_shapes(input_shape: Any, size: CNNSize, channels: int) -> list[Shape]:
-    """Of the states $z_0$ ... $z_{L-1}$."""
+def _image_shape(input_shape: Any) -> Shape:
     shape = tuple(input_shape) if isinstance(input_shape, list | tuple) else ()
     if len(shape) != 3:
         raise ValueError(
             f"input_shape is (channels, height, width) of one image, got {show(input_shape)}."
         )
     check_sizes(**{f"input_shape[{i}]": n for i, n in enumerate(shape)})
-    least = 2 ** sum(pooled for _, pooled in _CNN_SIZES[size])
-    if min(shape[1:]) < least:
+    return shape
+
+
+def _check_sides(shape: Shape, size: CNNSize, times: int) -> None:
+    if min(shape[1:]) < 2**times:
         raise ValueError(
-            f"Images of {shape[1]} x {shape[2]} are too small for {size!r}, which halves them at "
-            f"each pooling: they must be at least {least} x {least}."
+            f"Images of {shape[1]} x {shape[2]} are too small for {size!r}, which halves them "
+            f"{times} times: they must be at least {2**times} x {2**times}."
         )
+
+
+def _image_shapes(shape: Shape, size: CNNSize, channels: int) -> list[Shape]:
+    """Of the states $z_0$ ... $z_{L-1}$."""
+    _check_sides(shape, size, sum(pooled for _, pooled in _CNN_SIZES[size]))
     shapes = [shape]
     for times, pooled in _CNN_SIZES[size]:
         _, height, width = shapes[-1]
         shapes.append((times * channels, height // (1 + pooled), width // (1 + pooled)))
     return shapes
+
+
+class Block(eqx.Module):
+    r"""A residual block that is normalised first, $f(z) = W_s z + W_2 * \phi(n_2(W_1 *
+    \phi(n_1(z))))$. Where the number of channels or the size of the image changes, $W_s$ is a
+    convolution of 1 x 1 of $\phi(n_1(z))$, and the identity elsewhere.
+    """
+
+    norms: tuple[eqx.nn.GroupNorm, eqx.nn.GroupNorm]
+    convs: tuple[eqx.nn.Conv2d, eqx.nn.Conv2d]
+    skip: eqx.nn.Conv2d | None
+    act: Callable[[Array], Array]
+
+    def __init__(self, key: PRNGKeyArray, act: Callable, before: int, after: int, stride: int):
+        keys = jr.split(key, 3)
+        conv = lambda key, n, size, stride: eqx.nn.Conv2d(
+            n, after, size, stride, padding=size // 2, use_bias=False, key=key
+        )
+        self.norms = _norm(before), _norm(after)
+        self.convs = conv(keys[0], before, 3, stride), conv(keys[1], after, 3, 1)
+        changes = (before, stride) != (after, 1)
+        self.skip = conv(keys[2], before, 1, stride) if changes else None
+        self.act = act
+
+    def __call__(self, z: Array, *, key: PRNGKeyArray | None = None) -> Array:
+        inner = self.act(self.norms[0](z))
+        across = z if self.skip is None else self.skip(inner)
+        return across + self.convs[1](self.act(self.norms[1](self.convs[0](inner))))
+
+
+def _norm(channels: int) -> eqx.nn.GroupNorm:
+    """Groups of 16 channels, or one of all."""
+    return eqx.nn.GroupNorm(1 if channels % _GROUP else channels // _GROUP, channels)
+
+
+def _pool_all(z: Array) -> Array:
+    return jnp.mean(z, axis=(1, 2))
+
+
+def _residual(
+    key: PRNGKeyArray, shape: Shape, output_dim: int, act_fn: Act, size: CNNSize, channels: int
+) -> list[eqx.nn.Sequential]:
+    """The layers of a residual network."""
+    act, count = _activations(act_fn, 2)[1].fn, _RESNETS[size]
+    _check_sides(shape, size, len(_STAGES) - 1)
+    first, *keys, last = split_key(key, 2 + count * len(_STAGES))
+    stem = eqx.nn.Conv2d(shape[0], channels, 3, padding=1, use_bias=False, key=first)
+    layers, before = [eqx.nn.Sequential([stem])], channels
+    for i, block_key in enumerate(keys):
+        stage, later = divmod(i, count)
+        after = channels * _STAGES[stage]
+        stride = 1 if later or stage == 0 else 2
+        layers.append(eqx.nn.Sequential([Block(block_key, act, before, after, stride)]))
+        before = after
+    pooled = [_norm(before), eqx.nn.Lambda(act), eqx.nn.Lambda(_pool_all)]
+    linear = eqx.nn.Linear(before, output_dim, key=last)
+    return [*layers, eqx.nn.Sequential([*pooled, linear])]
 
 
 def make_cnn(
@@ -206,9 +273,10 @@ def make_cnn(
     pool: Given[Pool] = "max",
     use_bias: Given[bool] = True,
 ) -> list[eqx.nn.Sequential]:
-    r"""A convolutional network in the manner of VGG, in layers that predictive coding can use,
-    $f_\ell(z_{\ell-1}) = \mathrm{pool}(W_\ell * \phi(z_{\ell-1}) + b_\ell)$ with $\phi$ the
-    identity for $\ell = 1$, and a linear last layer on the flattened state.
+    r"""A convolutional network in the manner of VGG, or a residual one, in layers that predictive
+    coding can use. Those of a VGG are $f_\ell(z_{\ell-1}) = \mathrm{pool}(W_\ell *
+    \phi(z_{\ell-1}) + b_\ell)$ with $\phi$ the identity for $\ell = 1$, and a linear last layer
+    on the flattened state.
 
     | `size` | channels of the convolutions | pooled | images at least |
     |---|---|---|---|
@@ -219,18 +287,28 @@ def make_cnn(
     The number in the name counts the layers. Convolutions are 3 x 3 and keep the size of the
     image, which a pooling of 2 x 2 halves, an odd row or column left out.
 
+    `"resnet18"` is a residual network: a convolution, four stages of two blocks with 1, 2, 4 and
+    8 times the `channels` (64 are usual), from the second stage on halving the image, and a last
+    layer of the mean over the image. A block is one layer of predictive coding. It normalises
+    first, groups of 16 channels (of all, if there are no such groups) of one example, and has two
+    convolutions:
+    $f(z) = z + W_2 * \phi(n_2(W_1 * \phi(n_1(z))))$. `"resnet10"` has one block in each stage.
+    Images are at least 8 x 8.
+
     **Arguments:**
 
     - `key`: a `jax.random.key` for the weights, which are those of Equinox's layers.
     - `input_shape`: channels, height and width of one image, the shape of $z_0$.
     - `output_dim`: the size of $z_L$.
     - `act_fn`: the name of an activation function (see [`jpc.get_act_fn`][]), or a function.
-    - `size`: a row of the table.
+    - `size`: a row of the table, `"resnet10"` or `"resnet18"`.
     - `channels`: those of the first convolution. The others follow in proportion.
-    - `pool`: `"max"`, as in the literature, or `"average"`. Where a maximum passes from one
-        unit to another the energy has a kink, so that with `"max"` inference settles slowly
-        and [`jpc.Equilibrium`][] seldom to its tolerance; with `"average"` it takes a few steps.
-    - `use_bias`: whether the layers have biases.
+    - `pool`: of a VGG, `"max"`, as in the literature, or `"average"`. Where a maximum passes
+        from one unit to another the energy has a kink, so that with `"max"` inference settles
+        slowly and [`jpc.Equilibrium`][] seldom to its tolerance; with `"average"` it takes a few
+        steps.
+    - `use_bias`: whether the layers of a VGG have biases. A residual network has those of its
+        normalisations and of its last layer.
 
     **Returns:**
 
@@ -239,7 +317,10 @@ def make_cnn(
     check_sizes(output_dim=output_dim, channels=channels)
     choice("use_bias", use_bias, (False, True))
     choice("pool", pool, get_args(Pool))
-    shapes = _image_shapes(input_shape, choice("size", size, get_args(CNNSize)), channels)
+    shape = _image_shape(input_shape)
+    if choice("size", size, get_args(CNNSize)) in _RESNETS:
+        return _residual(key, shape, output_dim, act_fn, size, channels)
+    shapes = _image_shapes(shape, size, channels)
     *keys, last_key = split_key(key, len(shapes))
     *acts, last_act = _activations(act_fn, len(shapes))
     steps = zip(keys, acts, shapes[:-1], shapes[1:], strict=True)

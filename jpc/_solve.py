@@ -38,3 +38,20 @@ def _eigh_one(matrix: Array) -> tuple[Array, Array]:
 @jax.custom_batching.sequential_vmap
 def _solve_one(matrix: Array, right: Array) -> Array:
     return jnp.linalg.solve(matrix, right)
+
+
+def eigenvalues(H: Array, A: Array) -> Array:
+    """Of the product of two symmetric matrices without negative eigenvalues: real, and none
+    negative, the smallest first.
+    """
+    return _eigenvalues(H, A) if accelerated() else _eigenvalues_one(H, A)
+
+
+def _eigenvalues(H: Array, A: Array) -> Array:
+    values, vectors = jnp.linalg.eigh(H)
+    root = vectors * jnp.sqrt(jnp.maximum(values, 0))[None]
+    between = jnp.matmul(jnp.matmul(root.T, A, precision="highest"), root, precision="highest")
+    return jnp.maximum(jnp.linalg.eigvalsh(between), 0)
+
+
+_eigenvalues_one = jax.custom_batching.sequential_vmap(_eigenvalues)

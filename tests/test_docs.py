@@ -88,3 +88,9 @@ def test_error_coordinates():
 
 def test_mupc():
     assert run("variants/mupc.md")["accuracy"] > 85
+
+
+def test_rules_of_learning():
+    names = run("variants/rules.md")
+    assert names["result"]["stats"]["precision"].shape == (32,)
+    assert 0 < names["angle"] < 90 and np.all(names["eigenvalues"] > 1)

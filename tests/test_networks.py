@@ -300,3 +300,35 @@ def test_cnn_with_max_pooling_learns_at_lower_energy():
 def test_misuse_is_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+class TestResidualNetworks:
+    def test_blocks_are_layers(self):
+        """18 layers with weights: 1 + 8 x 2 + 1, shortcuts aside; those of ten likewise."""
+        shapes = lambda size: jax.eval_shape(
+            lambda x: jpc.feedforward(
+                jpc.make_cnn(jr.key(0), (3, 32, 32), 10, size=size, channels=8), x
+            ),
+            jnp.zeros((3, 32, 32)),
+        )
+        states = [z.shape for z in shapes("resnet18")]
+        stages = [(8, 32, 32)] * 2 + [(16, 16, 16)] * 2 + [(32, 8, 8)] * 2 + [(64, 4, 4)] * 2
+        assert states == [(8, 32, 32), *stages, (10,)]
+        assert len(shapes("resnet10")) == 6
+
+    def test_block_by_hand(self):
+        """One that halves the image, in terms of Equinox's layers."""
+        layer = jpc.make_cnn(jr.key(0), (3, 8, 8), 4, size="resnet10", channels=16)[2]
+        (block,) = layer.layers
+        z = jr.normal(jr.key(1), (16, 8, 8))
+        inner = jax.nn.gelu((z - z.mean()) / jnp.sqrt(z.var() + block.norms[0].eps))
+        first = block.convs[0](inner)
+        groups = first.reshape(2, -1)
+        spread = jnp.sqrt(groups.var(axis=1, keepdims=True) + block.norms[1].eps)
+        second = jax.nn.gelu((groups - groups.mean(axis=1, keepdims=True)) / spread)
+        expected = block.skip(inner) + block.convs[1](second.reshape(32, 4, 4))
+        np.testing.assert_allclose(layer(z), expected, atol=1e-10)
+
+    def test_small_images_are_refused(self):
+        with pytest.raises(ValueError, match="at least 8 x 8"):
+            jpc.make_cnn(jr.key(0), (3, 4, 4), 4, size="resnet18")

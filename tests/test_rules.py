@@ -20,8 +20,8 @@ with install_import_hook("jpc.cli", "beartype.beartype"):
     from jpc.cli import advice, build, config as config_module, steps, variants
     from jpc.cli.check import make_config
     from jpc.cli.config import ConfigError
-    from jpc.cli.diagnose import Diagnosis, follow
-    from jpc.cli.rules import rule_of
+    from jpc.cli.diagnose import Diagnosis, follow, place
+    from jpc.cli.rules import rule_of, why_no_regime
     from jpc.cli.tasks import make_task
 
 TINY = dict(depth=2, width=6)
@@ -88,6 +88,9 @@ class TestChoices:
             (dict(training=dict(rule="precision"), energy=dict(output_precision=1)), "leave out"),
             (dict(training=dict(rule="backprop"), energy=dict(activity_decay=1)), "of activities"),
             (dict(inference=dict(method="descent", temperature=1)), "--rule mcpc"),
+            (dict(training=dict(strength=1)), "--rule nudged"),
+            (dict(training=dict(rule="nudged", sign="positive")), "give --beta"),
+            (dict(network=dict(kind="resnet18", pool="max")), "is for --network vgg5"),
             (dict(training=dict(patience=2)), "--validation 0.1"),
             (dict(data=dict(task="generative"), energy=dict(loss="ce")), "bernoulli or poisson"),
         ],
@@ -132,6 +135,13 @@ class TestSteps:
         learn = variants.make_learner(config("ipc"), method)
         assert learn.func is variants._learn_at_once and learn.keywords["steps"] == 4
         assert isinstance(variants.wrap_inference(config("epc"), method), jpc.InErrors)
+        assert isinstance(
+            variants.make_rule(make_config(dict(training=dict(rule="zil"))), method), jpc.ZIL
+        )
+        nudge = dict(rule="nudged", beta=0.5, sign="negative", strength=3)
+        nudged = variants.make_rule(make_config(dict(training=nudge)), method)
+        assert (nudged.beta, nudged.sign, nudged.kind) == (0.5, "negative", "target")
+        assert (nudged.strength, nudged.inference) == (3.0, method)
         samples = variants.make_learner(config("mcpc", temperature=2), method).keywords[
             "inference"
         ]
@@ -157,6 +167,18 @@ class TestSteps:
         assert found["course"]["energies"].shape == (4, 2)
         np.testing.assert_allclose(found["course"]["energies"][-1], found["energies"])
         assert len(task.pictures(state)) == 10
+
+    def test_regime_is_that_of_the_library(self, digits):
+        """On the same few examples."""
+        task = make(digits, "nudged")
+        setting, state, batch = task.setting, task.state(), batch_of(task, digits)
+        found = place(task.problem(state, *batch.values()), setting, {})
+        named = dict(setting.options, inference=jpc.Nudged(strength=1.0))
+        expected = jpc.regime((state["model"], None), **batch, **named)
+        for name in found:
+            np.testing.assert_allclose(found[name], np.mean(expected[name]), rtol=1e-4)
+        assert {"mean_eigenvalue", "angle", "relaxed"} <= found.keys()
+        assert "no input" in why_no_regime(make_config(dict(data=dict(task="unsupervised"))))
 
     def test_energies_of_errors_start_at_the_loss(self, digits):
         """Without errors all of the energy is at the output; then it falls."""

@@ -19,8 +19,10 @@ from .loss import (
 from .network import (
     AbstractNetworkEnergy as AbstractNetworkEnergy,
     AbstractPenalty as AbstractPenalty,
+    Network as Network,
     Node as Node,
     Parts as Parts,
+    predictions as predictions,
     take_apart as take_apart,
 )
 from .pc import PCEnergy as PCEnergy

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from .._checks import checked_jit, raise_if_failed, raise_if_not_finite
 from .._energy import AbstractEnergy
@@ -33,6 +33,12 @@ class RESULTS(eqx.Enumeration):
         "Inference diverged: the energy at the end is larger than at the start, or not finite. "
         "Use a smaller step size or an adaptive step size controller."
     )
+
+
+def judge(converged: Bool[Array, " batch"]) -> RESULTS:
+    """Of each example."""
+    one = lambda done: RESULTS.where(done, RESULTS.successful, RESULTS.stopped_early)
+    return jax.vmap(one)(converged)
 
 
 def keep_nodes(params: PyTree, nodes: Nodes, clamps: Clamps) -> Nodes:
@@ -90,7 +96,9 @@ class Inferred(eqx.Module):
         a step, counts as one), and the relative norm of the activity gradient at the end,
         `gradient_norm`: $\lVert \nabla_z F \rVert / \lVert z \rVert$. A flow adds its final
         time `t1`, and how many steps its controller `rejected`; [`jpc.Equilibrium`][] an
-        estimate of the relative `error` of what it found.
+        estimate of the relative `error` of what it found; [`jpc.Nudged`][] what it multiplied
+        the `precision` of the output by; rules that stay at the feedforward pass the part of
+        the energy that is `relaxed`, see [`jpc.regime`][].
     - `trajectory`: a [`jpc.Trajectory`][], if one was asked for.
     - `lesson`: the energy and the nodes to learn from, if the method knows the errors better
         than the `nodes` can tell.

@@ -89,6 +89,23 @@ def derivatives(unfolded: Unfolded, v: dict, given: dict) -> tuple[Array, Array]
     return dot(JW, J.T), jax.hessian(lambda y: unfolded.loss(unravel(y), given))(yhat)
 
 
+def pair(unfolded: Unfolded, z: dict, delta: dict) -> dict:
+    """The states and the errors to learn from, in pairs: the nodes of a
+    [`jpc.LocalEnergy`][].
+    """
+    network = unfolded.network
+    parents = {parent for node in network.values() for parent in node.parents}
+    state = lambda name: z[name] if name in parents else None
+    error = lambda name: None if network[name].fn is None else delta[name]
+    return {name: (state(name), error(name)) for name in network}
+
+
+def add(one: dict, other: dict) -> dict:
+    """The errors of all states: of those that are inferred, and of those that are given."""
+    both = {name: one[name] + other[name] for name in one if name in other}
+    return {**one, **other, **both}
+
+
 def learn_from(unfolded: Unfolded, v: dict, given: dict, lam: dict | None) -> Found:
     r"""What there is to learn at `v`: from $\lambda$ if that is known, or else from the errors
     themselves.

@@ -17,15 +17,15 @@ from .._metrics import tree_norm
 from .._solve import solve
 from .._types import Number
 from .base import (
-    RESULTS,
     AbstractInference,
     Inferred,
     check_positive,
     conclude,
     gradient_norm,
+    judge,
     method,
 )
-from .chords import Chords, Found, Inverse, Matrix, derivatives, energy_of, learn_from
+from .chords import Chords, Found, Inverse, Matrix, add, derivatives, energy_of, learn_from, pair
 from .implicit import implicit
 from .kinks import find_kinks, settle
 from .relax import at_least, dot, pick, relax
@@ -109,10 +109,8 @@ class Equilibrium(AbstractInference):
         energies = jax.vmap(still.energy)
         before = energies(start, fixed)
         after = jnp.where(okay, energies(found.v, fixed), before)
-        ended, result = conclude(
-            energy, ended, jax.vmap(_result)(done), before, after, throw=self.throw
-        )
-        lesson = LocalEnergy(inner), like(nodes, _lesson(still, found))
+        ended, result = conclude(energy, ended, judge(done), before, after, throw=self.throw)
+        lesson = LocalEnergy(inner), like(nodes, pair(still, found.z, add(found.delta, found.lam)))
         if self.throw:
             ended = raise_if_not_finite({"What there is to learn": lesson[1]}, ended)
         stats = {"steps": found.steps, "evaluations": found.steps + 1, "error": found.gap}
@@ -141,7 +139,7 @@ class Equilibrium(AbstractInference):
         before = jax.vmap(unfolded.energy)(start, given)
         size = sum(z[0].size for name in unfolded.seen for z in jax.tree.leaves(given[name])[:1])
 
-        def judge(found):
+        def assess(found):
             after, blur = jax.vmap(ft.partial(energy_of, unfolded))(found.v, given)
             okay = after <= before + blur
             return okay, okay & found.steady & (found.gap <= self.rtol)
@@ -153,13 +151,13 @@ class Equilibrium(AbstractInference):
             found = self._chords(unfolded, start, given, size <= self.dense)
         else:
             found = jax.vmap(lambda v, given: learn_from(unfolded, v, given, None))(start, given)
-        okay, done = judge(found)
+        okay, done = assess(found)
         if self.max_steps > 0:
             # Where kinks cannot be held, what is close will not come much closer.
             over = done | (okay & (found.gap <= _CLOSE)) if kinks == "others" else done
             alone = ft.partial(self._alone, unfolded, size <= self.dense, kinks)
             found = _few_at_a_time(alone, (start, given), found, over)
-            okay, done = judge(found)
+            okay, done = assess(found)
         return found, okay, done
 
     def _rest(self, unfolded: Unfolded, start: dict, given: dict) -> tuple[Found, Array, Array]:
@@ -257,21 +255,6 @@ def _settle(unfolded: Unfolded, found: Found, given: dict, rtol: Any, active: Ar
     return pick(potential(free) <= energy + blur, new, found)
 
 
-def _lesson(unfolded: Unfolded, found: Found) -> dict:
-    """The states and the errors to learn from, in pairs."""
-    network = unfolded.network
-    parents = {parent for node in network.values() for parent in node.parents}
-
-    def pair(name):
-        z = found.z[name] if name in parents else None
-        if network[name].fn is None:
-            return z, None
-        parts = [d[name] for d in (found.delta, found.lam) if name in d]
-        return z, parts[0] if len(parts) == 1 else parts[0] + parts[1]
-
-    return {name: pair(name) for name in network}
-
-
 class _Unfold(eqx.Module):
     """A network as a function of its parameters."""
 
@@ -285,7 +268,3 @@ class _Unfold(eqx.Module):
 def _without_derivatives(tree: PyTree) -> PyTree:
     arrays, rest = eqx.partition(tree, eqx.is_array)
     return eqx.combine(jax.lax.stop_gradient(arrays), rest)
-
-
-def _result(converged: Array) -> RESULTS:
-    return RESULTS.where(converged, RESULTS.successful, RESULTS.stopped_early)

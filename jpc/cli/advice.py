@@ -6,6 +6,7 @@ import typer
 
 from .config import Config
 from .folder import Record
+from .rules import FROM_FORWARD
 
 _LONG, _FEW = 600.0, 0.5
 
@@ -54,7 +55,7 @@ def advise(config: Config, record: Record) -> list[str]:
     """What to say at the end of a run that did not go as it should."""
     method, diagnosis = config.inference.method, record["diagnosis"]
     share = diagnosis["converged"]
-    if method == "descent" or config.training.rule == "backprop" or share >= _FEW:
+    if method == "descent" or config.training.rule in FROM_FORWARD or share >= _FEW:
         return []
     error = diagnosis["certificate"].get("gradient_error")
     means = "" if error is None else f" (the learning gradient is off by {100 * error:.0f} %)"

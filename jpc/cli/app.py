@@ -131,8 +131,7 @@ def train(
 ) -> None:
     """Train a network, and leave a folder with its report.
 
-    FILE is a TOML file of options; those given here win. Defaults are [so], or the first of a
-    list.
+    FILE is a TOML file; options here win. Defaults: [so], or the first of a list.
 
     jpc train --dataset mnist --width 300 --epochs 5
     jpc train experiment.toml --seed 1

@@ -69,11 +69,12 @@ class Params(NamedTuple):
 
 
 def make_network(key: PRNGKeyArray, given: Network, sizes: tuple[Any, int]) -> Params:
-    """A network from an input to an output of these sizes, the shape of an image for a vgg."""
+    """A network from an input to an output of these sizes; an image has a shape."""
     input_size, output_dim = sizes
     has: Any = given  # Every option that the network has is there by now.
     if given.kind != "mlp":
-        named: Any = dict(size=given.kind, channels=given.channels, pool=given.pool)
+        pool = {} if given.pool is None else dict(pool=given.pool)
+        named: Any = dict(size=given.kind, channels=given.channels, **pool)
         cnn = _checked(jpc.make_cnn, key, input_size, output_dim, given.activation, **named)
         return Params(cnn, None)
     make = jpc.make_residual_mlp if given.skips else jpc.make_mlp

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .config import ENTRIES, METHOD_OPTIONS, NETWORK_OPTIONS, Config, ConfigError, Entry
-from .rules import FORWARD, make_defaults, rate_of, rule_misfits, with_rule
+from .rules import FORWARD, FROM_FORWARD, make_defaults, rate_of, rule_misfits, with_rule
 from .suggest import did_you_mean
 
 
@@ -135,7 +135,7 @@ def _energy(config: Config) -> dict[str, Any]:
     """
     task, exact = config.data.task, config.inference.method == "equilibrium"
     rule, loss = config.training.rule, config.energy.loss
-    small = task in FORWARD and exact and rule != "backprop"
+    small = task in FORWARD and exact and rule not in FROM_FORWARD
     default = {"precision": None, "bpc": 1e-3}.get(rule, 0.1 if small else 1.0)
     precision = config.energy.output_precision
     losses = {} if rule == "precision" else {"": None, "discriminative": "ce"}

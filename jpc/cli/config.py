@@ -43,15 +43,16 @@ def _shorten(value: Any) -> str:
 
 
 TASKS = ("discriminative", "generative", "unsupervised", "hybrid", "regression")
-NETWORKS = ("mlp", "vgg5", "vgg7", "vgg9")
+NETWORKS = ("mlp", "vgg5", "vgg7", "vgg9", "resnet10", "resnet18")
 OPTIMISERS = ("adam", "nadam", "rmsprop", "sgd", "momentum")
 ACTIVATIONS = ("linear", "tanh", "hard_tanh", "relu", "leaky_relu", "gelu", "selu", "silu")
 LOSSES = ("mse", "ce", "bernoulli", "poisson", "huber")
-RULES = ("pc", "ipc", "epc", "mcpc", "bpc", "precision", "backprop")
+RULES = ("pc", "ipc", "epc", "mcpc", "bpc", "precision", "backprop", "nudged", "fixed", "zil")
 # Which options a network or a method of inference has, and their defaults.
 NETWORK_OPTIONS: dict[str, dict[str, Any]] = {
     "mlp": dict(depth=3, width=256, activation="tanh", param_type="sp", skips=False),
-    **{kind: dict(activation="gelu", channels=32, pool="average") for kind in NETWORKS[1:]},
+    **{kind: dict(activation="gelu", channels=32, pool="average") for kind in NETWORKS[1:4]},
+    **{kind: dict(activation="gelu", channels=32) for kind in NETWORKS[4:]},
 }
 _ADAPTIVE = dict(max_t1=20.0, rtol=1e-3)
 METHOD_OPTIONS: dict[str, dict[str, Any]] = {
@@ -96,7 +97,7 @@ class Network:
     )
     skips: bool | None = option(None, "skip connections between hidden layers", shown="no")
     bias: bool = option(True, "biases")
-    channels: int | None = option(None, "of a vgg's first layer", least=1, shown="32")
+    channels: int | None = option(None, "of the first convolution", least=1, shown="32")
     pool: str | None = option(
         None, "pooling of a vgg", choices=("average", "max"), shown="average"
     )
@@ -142,6 +143,12 @@ class Optimiser:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Training:
     rule: str = option("pc", "how the network learns", choices=RULES)
+    beta: float | None = option(None, "of a nudge", above=0.0, shown="limit 0")
+    nudge: str | None = option(None, "", choices=("target", "loss"), shown="target")
+    sign: str | None = option(
+        None, "", choices=("positive", "negative", "centred"), shown="centred"
+    )
+    strength: float | None = option(None, "of a nudge", above=0.0, shown="1")
     epochs: int = option(0, "times through the data", least=1, shown="20; own data: by size")
     patience: int | None = option(
         None, "epochs to wait for a better one (validation)", least=1, shown="all"

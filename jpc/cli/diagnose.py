@@ -1,4 +1,4 @@
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -8,12 +8,14 @@ import optax
 
 import jpc
 
-from .._functional import call
+from .._functional import call, make_layers
 from .._options import setup
+from .._regime import by_layer, compare, relaxed_share
 from .config import Config
-from .setting import Problem
+from .rules import why_no_regime
+from .setting import Problem, Setting
 from .tasks import AbstractTask
-from .variants import in_errors
+from .variants import in_errors, make_rule
 
 EXAMPLES, TIMES = 32, 40
 _NO_STEP = optax.sgd(0.0)
@@ -29,7 +31,7 @@ class Diagnosis:
     """
 
     def __init__(self, task: AbstractTask):
-        self._task = task
+        self._task, self._calls = task, 0
         images, labels = (array[:EXAMPLES] for array in task.setting.dataset.train)
         numbers = task.setting.classes == 0
         labels = (
@@ -43,6 +45,10 @@ class Diagnosis:
             return dict(diagnosis=own)
         problem = self._task.problem(state, *self._batch)
         result = _step(problem, inference=setting.inference, **setting.options)
+        certificate = certify(problem, result["activities"], setting.options)
+        # Not after the first of several epochs: it would be longer until there is one to see.
+        self._calls += 1
+        late = self._calls > 1 or setting.config.training.epochs == 1
         return dict(
             diagnosis=dict(
                 energies=result["energies"],
@@ -50,7 +56,8 @@ class Diagnosis:
                 gradient_norms=result["model_grad_norms"],
                 activity_gradient=jnp.mean(result["stats"]["gradient_norm"]),
                 converged=jnp.mean(result["result"] == jpc.RESULTS.successful),
-                certificate=certify(problem, result["activities"], setting.options),
+                certificate=certificate,
+                regime=place(problem, setting, certificate) if late else {},
                 course=follow(problem, setting.config, setting.inference, setting.options),
             )
         )
@@ -129,6 +136,43 @@ def certify(problem: Problem, activities: Any, options: dict[str, Any]) -> dict[
     named = ("energy", "equilibrium_energy", "excess", "gradient_error", "layer_gradient_errors")
     found = jnp.mean(gap["result"] == jpc.RESULTS.successful)
     return {name: gap[name] for name in named} | dict(found=found)
+
+
+def place(problem: Problem, setting: Setting, certificate: dict[str, Any]) -> dict[str, Any]:
+    """Where the rule stands between backpropagation and equilibrium, if it has a place there."""
+    if why_no_regime(setting.config):
+        return {}
+    rule, params = make_rule(setting.config, setting.inference), problem.params
+    few, named = _few(problem), cast(Any, dict(setting.options, inference=rule))
+    args = (params, None, few["output"], few["input"])
+    found = call(_place, setup(params, named, max_t1=20.0), *args)
+    finite = setting.config.training.beta is not None
+    if found["relaxed"] is None and certificate and not finite:
+        start = jpc.pc_energy_fn(
+            params,
+            setting.states(params, problem.input),
+            problem.output,
+            x=problem.input,
+            **setting.options,
+        )
+        ends = certificate["energy"], certificate["equilibrium_energy"]
+        found["relaxed"] = relaxed_share(start, *ends)
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _place(setup, params, posed):
+    """What [`jpc.regime`][] measures, but for what takes an equilibrium."""
+    inferred = setup.inference(setup.energy, *posed)
+    layers = make_layers(setup, posed)
+    given = (params, posed.nodes, posed.clamps)
+    found = compare(setup.energy, inferred, *given, transform=layers, split=by_layer)
+    stats, mean = inferred.stats, ("mean_eigenvalue", "largest_eigenvalue", "mean_sensitivity")
+    return dict(
+        {name: jnp.mean(found[name]) for name in mean},
+        angle=found["angle"],
+        successful=found["successful"],
+        relaxed=jnp.mean(stats["relaxed"]) if "relaxed" in stats else None,
+    )
 
 
 def _step(problem: Problem, **options: Any) -> dict[str, Any]:

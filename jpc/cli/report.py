@@ -25,6 +25,7 @@ from .page import (
     table,
     word,
 )
+from .rules import why_no_regime
 from .setting import Picture
 from .svg import Drawing, Line, Mark, bars, chart, matrix
 from .toml import as_tables
@@ -109,6 +110,7 @@ class Report:
             _mistakes(self.outcome),
             _energies(method, records),
             _certificate(method, records),
+            _regime(config, records),
             _norms(records),
             *_galleries([*self.pictures, *(self.outcome.remade if self.outcome else ())]),
         ]
@@ -466,6 +468,48 @@ def _errors(records: Sequence[Record]) -> list[Drawing]:
 def _ratio(certificate: Mapping[str, float | None]) -> float | None:
     excess, energy = certificate.get("excess"), certificate.get("energy")
     return excess / energy if excess is not None and energy else None
+
+
+_PLACES = {
+    "mean_eigenvalue": (
+        "Mean eigenvalue of S",
+        "eigenvalue",
+        "By how much equilibrium shrinks the output's error before it is learned from. At 1 "
+        "equilibrium is backpropagation.",
+    ),
+    "angle": (
+        "Angle to backpropagation",
+        "degrees",
+        "Between the gradient that this rule learns with and that of backpropagation. 0 is the "
+        "same direction.",
+    ),
+    "relaxed": (
+        "Relaxed energy",
+        "share",
+        "Of the energy that inference can take off, what it did: 0 is a feedforward pass, 1 is "
+        "equilibrium.",
+    ),
+}
+
+
+def _regime(config: Config | None, records: Sequence[Record]) -> Part:
+    """Where the rule stands, over training."""
+    title = "Between backpropagation and equilibrium"
+    known = [record for record in records if _diagnosis(record)]
+    if config is None or not known:
+        return Part(title)
+    if reason := why_no_regime(config):
+        return Part(title, note(f"Not measured: {reason}."))
+    found = [_diagnosis(record).get("regime", {}) for record in known]
+    epochs, drawn = [record["epoch"] for record in known], []
+    for name, (called, label, text) in _PLACES.items():
+        values = [regime.get(name) for regime in found]
+        if any(value is not None for value in values):
+            line = Line(name_metric(name), epochs, values)
+            drawn += chart(called, [line], "epoch", label, note=text)
+    words = "After each epoch, on the same few training examples. Far from backpropagation is a "
+    words += "rule only if S is far from 1 and the energy is relaxed."
+    return Part(title, note(words), drawn)
 
 
 def _show(value: float | None) -> str:

@@ -3,9 +3,12 @@
 import dataclasses
 from typing import Any, NamedTuple
 
-from .config import METHOD_OPTIONS, RULES, TASKS, Config, ConfigError
+from .config import METHOD_OPTIONS, RULES, TASKS, Config, ConfigError, Training
 
 FORWARD = ("discriminative", "regression", "")  # From inputs to targets; "" is either.
+# Rules that learn at a feedforward pass, or from one.
+FROM_FORWARD = ("backprop", "nudged", "fixed", "zil")
+_NUDGES = ("beta", "nudge", "sign", "strength")
 _ANY = tuple(METHOD_OPTIONS)
 _NOT_EXACT = tuple(method for method in _ANY if method != "equilibrium")
 
@@ -60,10 +63,13 @@ _TABLE: dict[str, Rule] = {
             rate=0.6,
         ),
         Rule("precision", _ONE_NETWORK, _AMORTISED),
-        Rule(
-            "backprop",
-            tuple(task for task in _ONE_NETWORK if task != "unsupervised"),
-            "it needs an input and an output that are given",
+        *(
+            Rule(
+                name,
+                tuple(task for task in _ONE_NETWORK if task != "unsupervised"),
+                "it needs an input and an output that are given",
+            )
+            for name in FROM_FORWARD
         ),
     )
 }
@@ -78,13 +84,29 @@ def with_rule(config: Config) -> Config:
     """The method that a rule has unless one is given."""
     rule, given, task = rule_of(config), config.inference.method, config.data.task
     _check("task", task, rule, rule.tasks, rule.why_task)
-    usual = "descent" if rule.name == "backprop" and task == "generative" else rule.methods[0]
+    usual = "descent" if rule.name in FROM_FORWARD and task == "generative" else rule.methods[0]
     method = given or usual
     _check("inference", method, rule, rule.methods, rule.why_method)
     if rule.name != "mcpc" and config.inference.temperature is not None:
         raise ConfigError("--temperature is of the samples that --rule mcpc draws: give that too.")
     inference = dataclasses.replace(config.inference, method=method)
-    return dataclasses.replace(config, inference=inference)
+    training = _with_nudge(config.training)
+    return dataclasses.replace(config, inference=inference, training=training)
+
+
+def _with_nudge(training: Training) -> Training:
+    """What a nudge has unless it is given; an error where there is none."""
+    given = [name for name in _NUDGES if getattr(training, name) is not None]
+    if training.rule != "nudged":
+        if given:
+            raise ConfigError(f"--{given[0]} is of a nudge: give --rule nudged too.")
+        return training
+    if training.sign is not None and training.beta is None:
+        raise ConfigError("--sign is of a finite nudge: give --beta too.")
+    usual: Any = dict(nudge="target", strength=1.0)
+    usual |= {} if training.beta is None else dict(sign="centred")
+    missing = {name: value for name, value in usual.items() if getattr(training, name) is None}
+    return dataclasses.replace(training, **missing)
 
 
 def rate_of(config: Config) -> float:
@@ -118,11 +140,23 @@ def rule_misfits(config: Config) -> list[tuple[bool, str]]:
             "--rule precision learns the precision of the output: leave out --output-precision.",
         ),
         (
-            rule in ("epc", "backprop") and energy.activity_decay > 0,
+            rule in ("epc", *FROM_FORWARD) and energy.activity_decay > 0,
             f"--activity-decay is a cost of activities, and --rule {rule} does not descend in "
             "them: take --rule pc, or --weight-decay.",
         ),
     ]
+
+
+def why_no_regime(config: Config) -> str:
+    """Why a run has no place between backpropagation and equilibrium; empty if it has."""
+    rule, task = config.training.rule, config.data.task
+    if rule in ("ipc", "mcpc", "bpc"):
+        return f"{rule} does not learn from the end of one inference"
+    if task in ("unsupervised", "hybrid"):
+        return "its network has no input that is given"
+    if config.energy.activity_decay > 0:
+        return "--activity-decay pulls at the activities themselves"
+    return ""
 
 
 def make_defaults(config: Config) -> dict[str, Any]:

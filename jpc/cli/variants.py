@@ -4,7 +4,6 @@ import functools as ft
 from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
 import jax.numpy as jnp
 import optax
 
@@ -18,6 +17,9 @@ _PENALTIES = dict(
     spectral_penalty=jpc.SpectralPenalty,
     activity_decay=jpc.ActivityDecay,
 )
+
+
+_EQUAL = dict(backprop=jpc.Backprop, fixed=jpc.FixedPrediction, zil=jpc.ZIL)
 
 
 def replace_energy(config: Config, options: dict[str, Any]) -> dict[str, Any]:
@@ -72,46 +74,34 @@ def wrap_inference(config: Config, method: jpc.AbstractInference) -> jpc.Abstrac
     return method
 
 
+def make_rule(config: Config, method: jpc.AbstractInference) -> jpc.AbstractInference:
+    """What a step learns from."""
+    has: Any = config.inference
+    training: Any = config.training
+    match training.rule:
+        case "backprop" | "fixed" | "zil" as name:
+            return _EQUAL[name]()
+        case "nudged":
+            named: Any = dict(kind=training.nudge, strength=training.strength)
+            if training.beta is None:
+                return jpc.Nudged(**named)
+            return jpc.Nudged(training.beta, sign=training.sign, inference=method, **named)
+        case "mcpc":
+            times: Any = dict(t1=has.dt * has.steps, dt=has.dt)
+            sampler = jpc.Langevin(**times, temperature=has.temperature)
+            return jpc.MonteCarlo(method, sampler, max(1, has.steps // 2))
+    return method
+
+
 def make_learner(config: Config, method: jpc.AbstractInference) -> Callable[..., dict[str, Any]]:
     """A step of training like [`jpc.make_pc_step`][]."""
     has: Any = config.inference
-    match config.training.rule:
-        case "ipc":
-            return ft.partial(_learn_at_once, activity_optim=optax.sgd(has.dt), steps=has.steps)
-        case "mcpc":
-            times = dict(t1=has.dt * has.steps, dt=has.dt)
-            sampler = jpc.Langevin(**times, temperature=has.temperature)
-            samples = jpc.MonteCarlo(method, sampler, max(1, has.steps // 2))
-            return ft.partial(jpc.make_pc_step, inference=samples)
-        case "backprop":
-            return backpropagate
-    return ft.partial(jpc.make_pc_step, inference=method)
+    if config.training.rule == "ipc":
+        return ft.partial(_learn_at_once, activity_optim=optax.sgd(has.dt), steps=has.steps)
+    return ft.partial(jpc.make_pc_step, inference=make_rule(config, method))
 
 
 def _learn_at_once(**given: Any) -> dict[str, Any]:
     """Its energies are those of the last step, as with the others."""
     result = jpc.make_ipc_step(**given)
     return dict(result, energies=result["energies"][:, -1])
-
-
-def backpropagate(
-    *, model: Any, skip_model: Any, optim: Any, opt_state: Any, output: Any, input: Any, key: Any,
-    **options: Any,
-) -> dict[str, Any]:  # fmt: skip
-    """A step of backpropagation: without inference only the output has an error, and the energy
-    is its loss and the penalties.
-    """
-    del key
-
-    def energy(params, layers=False):
-        states = jpc.init_activities_with_ffwd(params[0], input, skip_model=params[1], **options)
-        return jpc.pc_energy_fn(params, states, output, x=input, record_layers=layers, **options)
-
-    params = (model, skip_model)
-    grads = eqx.filter_grad(energy)(params)
-    updates, opt_state = optim.update(grads, opt_state, eqx.filter(params, eqx.is_array))
-    energies = energy(params, layers=True)
-    loss = jpc.evaluate_discriminative(model, output, input, skip_model=skip_model, **options)
-    model, skip_model = eqx.apply_updates(params, updates)
-    state = dict(model=model, skip_model=skip_model, optim=optim, opt_state=opt_state)
-    return state | dict(loss=loss["loss"], energies=energies)

@@ -1,0 +1,179 @@
+"""Rules of learning in the place of inference."""
+
+import functools as ft
+from typing import Any, cast
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from helpers import arrays, assert_close, make_problem
+from variants import BITS, ENERGIES, HEADS, MODEL, PRECISE, X, Y, chain
+
+import jpc
+
+DECAY = 0.3
+EQUAL = {
+    "backprop": jpc.Backprop(),
+    "fixed prediction": jpc.FixedPrediction(),
+    "Z-IL": jpc.ZIL(),
+    "nudged loss": jpc.Nudged(kind="loss"),
+}
+
+
+def gradient(rule, energy, params, given):
+    """What is learned."""
+    nodes, clamps = given
+    inferred = rule(energy, params, nodes, clamps)
+    lesson, states = inferred.lesson or (energy, inferred.nodes)
+    return eqx.filter_grad(lambda p: lesson(p, states, clamps))(params), inferred
+
+
+def of_loss(energy, params, given):
+    """By `jax.grad` of the energy at the feedforward states, which move with the parameters."""
+    clamps = given[1]
+
+    @eqx.filter_grad
+    def grad(params):
+        if isinstance(clamps, dict):
+            known = {name: c for name, c in clamps.items() if c is not None}
+            nodes, _ = jpc.pose(energy, params, known)
+        else:
+            z = [clamps[0], *jpc.feedforward_batch(params, clamps[0])]
+            free = [n is not None for n in given[0]]
+            nodes = [state if f else None for state, f in zip(z, free, strict=True)]
+        return energy(params, nodes, clamps)
+
+    return grad(params)
+
+
+def close(one, other, tolerance=1e-12):
+    assert_close(arrays(one), arrays(other), rtol=tolerance, atol=tolerance)
+
+
+CASES = [(rule, name) for rule in EQUAL for name in ("penalties", "graph")]
+CASES += [("backprop", "masked"), ("fixed prediction", "masked"), ("Z-IL", "mupc")]
+
+
+@pytest.mark.parametrize(("rule", "name"), CASES)
+def test_equal_to_backpropagation(rule, name):
+    rule = EQUAL[rule]
+    variant = ENERGIES[name]
+    found, inferred = gradient(rule, variant.energy, variant.params, variant.given)
+    close(found, of_loss(variant.energy, variant.params, variant.given))
+    assert np.all(inferred.result == jpc.RESULTS.successful)
+
+
+def test_limit_is_the_closed_form_of_a_linear_network():
+    """With a precision for the output and for a hidden layer, and a penalty, against NumPy."""
+    problem = make_problem(act="linear", batch=3)
+    p, c = [0.7, 2.0, 1.3], 0.2
+    energy = jpc.PCEnergy(precision=p) + jpc.WeightDecay(c)
+    x, y = problem.x, problem.y
+    given = chain(problem.model, y, x, x)
+    W = [np.asarray(w) for w in arrays(problem.model)]
+    A = W[2] @ W[2].T / p[1] + W[2] @ W[1] @ W[1].T @ W[2].T / p[0]
+    z = [np.asarray(x)]
+    for w in W:
+        z.append(z[-1] @ w.T)
+    for strength in (None, 2.0):
+        factor = 1.0 if strength is None else strength / (p[2] * np.trace(A) / 2)
+        S = np.eye(2) + factor * p[2] * A
+        lam = np.linalg.solve(S, p[2] * (np.asarray(y) - z[-1]).T).T
+        expected = [
+            -(lam @ W[2] @ W[1]).T @ z[0] / 3 + c * W[0],
+            -(lam @ W[2]).T @ z[1] / 3 + c * W[1],
+            -lam.T @ z[2] / 3 + c * W[2],
+        ]
+        rule = jpc.Nudged(strength=strength, shared=2)
+        found, inferred = gradient(rule, energy, problem.model, given)
+        assert_close(arrays(found), expected, rtol=1e-12, atol=1e-12)
+        assert_close(inferred.stats["precision"], np.full(3, factor))
+        assert np.all(inferred.result == jpc.RESULTS.successful)
+        assert_close(inferred.stats["relaxed"], np.ones(3))
+
+
+@pytest.mark.parametrize("name", ["ce", "masked", "graph"])
+def test_finite_nudges_tend_to_the_limit(name):
+    """Centred ones with an error of the second order, one-sided ones of the first; the penalty
+    counts once. `beta` is traced, so that all of them are one program.
+    """
+    variant = ENERGIES[name]
+    problem = (variant.energy + jpc.WeightDecay(DECAY), variant.params, variant.given)
+    slowly = jpc.InErrors(jpc.Descent(0.3, 300))
+    rule = ft.partial(jpc.Nudged, inference=slowly, strength=0.7, shared=None)
+    limit, _ = gradient(jpc.Nudged(strength=0.7, shared=None), *problem)
+
+    def distance(beta, sign):
+        found, _ = gradient(rule(beta, sign=sign), *problem)
+        return max(
+            np.max(np.abs(a - b)) for a, b in zip(arrays(found), arrays(limit), strict=True)
+        )
+
+    far, near = distance(0.2, "centred"), distance(0.05, "centred")
+    assert near < 1e-3 and near < far / 8
+    if name == "masked":
+        far, near = distance(0.2, "negative"), distance(0.05, "negative")
+        assert near < 2e-2 and far / 8 < near < far / 2
+
+
+def test_whole_error_is_plain_predictive_coding():
+    variant = ENERGIES["ce"]
+    problem = (variant.energy + jpc.WeightDecay(DECAY), variant.params, variant.given)
+    method = jpc.Descent(0.1, 5)
+    plain, _ = gradient(method, *problem)
+    for kind in ("target", "loss"):
+        rule = jpc.Nudged(1.0, kind=kind, sign="positive", inference=method)
+        close(gradient(rule, *problem)[0], plain)
+
+
+def test_chords_find_what_each_example_needs():
+    variant = ENERGIES["ce"]
+    problem = (jpc.PCEnergy(jpc.cross_entropy, 3.0), MODEL, variant.given)
+    own, _ = gradient(jpc.Nudged(shared=None), *problem)
+    once, said = gradient(jpc.Nudged(shared=1, rtol=1e-6), *problem)
+    often, sure = gradient(jpc.Nudged(shared=1, chords=12, rtol=1e-6), *problem)
+    close(often, own, 1e-6)
+    assert np.all(sure.result == jpc.RESULTS.successful)
+    assert np.any(said.result == jpc.RESULTS.stopped_early)
+    ready = jpc.Nudged(shared=1, rtol=1e-6).prepare(*problem[:2], *problem[2])
+    close(gradient(ready, *problem)[0], once)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: jpc.Nudged(0.0), "beta must be a positive number"),
+        (lambda: jpc.Nudged(sign="negative"), r"such as Nudged\(0.1\)"),
+        (lambda: jpc.Nudged(kind=cast(Any, "both")), "kind"),
+        (lambda: jpc.FixedPrediction(dt=0.5), "steps=20"),
+        (lambda: jpc.ZIL()(jpc.PCEnergy(), MODEL, *chain(input=None)), "nothing predicts it"),
+        (lambda: jpc.Nudged()(jpc.PrecisionEnergy(), PRECISE, *chain()), "use Equilibrium"),
+        (lambda: jpc.ZIL()(SKIPPING, LAYERS, *SKIPPED), "after 1 and 2 steps"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def both(h, y):
+    return y + jnp.sum(h)
+
+
+SKIPPING = jpc.GraphEnergy({"h": ["x"], "y": ["h"], "v": ["h", "y"]})
+SKIPPED = jpc.pose(SKIPPING, (LAYERS := {**HEADS, "v": both}), {"x": X, "v": Y})
+
+
+def test_steps_and_fit_take_rules():
+    """One step of training by a rule is that of its gradient."""
+    optim = optax.sgd(1.0)
+    state = optim.init(eqx.filter(MODEL, eqx.is_array))
+    named: Any = dict(loss_id="bernoulli", weight_decay=DECAY)
+    for rule in (jpc.Backprop(), jpc.FixedPrediction(3, 1.0)):
+        new = jpc.make_pc_step(MODEL, optim, state, BITS, X, inference=rule, **named)
+        energy = jpc.PCEnergy(jpc.bernoulli) + jpc.WeightDecay(DECAY)
+        expected = of_loss(energy, MODEL, chain(output=BITS))
+        close(new["model"], eqx.apply_updates(MODEL, jax.tree.map(jnp.negative, expected)))
