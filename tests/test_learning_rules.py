@@ -28,13 +28,19 @@ def gradient(rule, energy, params, given):
     nodes, clamps = given
     inferred = rule(energy, params, nodes, clamps)
     lesson, states = inferred.lesson or (energy, inferred.nodes)
-    return eqx.filter_grad(lambda p: lesson(p, states, clamps))(params), inferred
+    return _learn(lesson, params, states, clamps), inferred
+
+
+@eqx.filter_jit
+def _learn(lesson, params, states, clamps):
+    return eqx.filter_grad(lambda p: lesson(p, states, clamps))(params)
 
 
 def of_loss(energy, params, given):
     """By `jax.grad` of the energy at the feedforward states, which move with the parameters."""
     clamps = given[1]
 
+    @eqx.filter_jit
     @eqx.filter_grad
     def grad(params):
         if isinstance(clamps, dict):
@@ -53,8 +59,11 @@ def close(one, other, tolerance=1e-12):
     assert_close(arrays(one), arrays(other), rtol=tolerance, atol=tolerance)
 
 
-CASES = [(rule, name) for rule in EQUAL for name in ("penalties", "graph")]
-CASES += [("backprop", "masked"), ("fixed prediction", "masked"), ("Z-IL", "mupc")]
+CASES = [(rule, "graph") for rule in EQUAL] + [
+    ("backprop", "penalties"),
+    ("fixed prediction", "masked"),
+    ("Z-IL", "mupc"),
+]
 
 
 @pytest.mark.parametrize(("rule", "name"), CASES)
@@ -95,7 +104,7 @@ def test_limit_is_the_closed_form_of_a_linear_network():
         assert_close(inferred.stats["relaxed"], np.ones(3))
 
 
-@pytest.mark.parametrize("name", ["ce", "masked", "graph"])
+@pytest.mark.parametrize("name", ["ce", "graph"])
 def test_finite_nudges_tend_to_the_limit(name):
     """Centred ones with an error of the second order, one-sided ones of the first; the penalty
     counts once. `beta` is traced, so that all of them are one program.
@@ -114,7 +123,7 @@ def test_finite_nudges_tend_to_the_limit(name):
 
     far, near = distance(0.2, "centred"), distance(0.05, "centred")
     assert near < 1e-3 and near < far / 8
-    if name == "masked":
+    if name == "graph":
         far, near = distance(0.2, "negative"), distance(0.05, "negative")
         assert near < 2e-2 and far / 8 < near < far / 2
 
@@ -133,12 +142,12 @@ def test_chords_find_what_each_example_needs():
     variant = ENERGIES["ce"]
     problem = (jpc.PCEnergy(jpc.cross_entropy, 3.0), MODEL, variant.given)
     own, _ = gradient(jpc.Nudged(shared=None), *problem)
-    once, said = gradient(jpc.Nudged(shared=1, rtol=1e-6), *problem)
-    often, sure = gradient(jpc.Nudged(shared=1, chords=12, rtol=1e-6), *problem)
-    close(often, own, 1e-6)
+    once, said = gradient(jpc.Nudged(shared=1, rtol=1e-2), *problem)
+    often, sure = gradient(jpc.Nudged(shared=1, chords=4, rtol=1e-2), *problem)
+    close(often, own, 1e-2)
     assert np.all(sure.result == jpc.RESULTS.successful)
     assert np.any(said.result == jpc.RESULTS.stopped_early)
-    ready = jpc.Nudged(shared=1, rtol=1e-6).prepare(*problem[:2], *problem[2])
+    ready = jpc.Nudged(shared=1, rtol=1e-2).prepare(*problem[:2], *problem[2])
     close(gradient(ready, *problem)[0], once)
 
 
