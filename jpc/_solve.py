@@ -25,14 +25,16 @@ def solve(matrix: Array, right: Array) -> Array:
     )
 
 
-def eigh(matrix: Array) -> tuple[Array, Array]:
-    """The eigenvalues of a symmetric matrix, in ascending order, and its eigenvectors."""
-    return jnp.linalg.eigh(matrix) if accelerated() else _eigh_one(matrix)
+def whiten(matrix: Array, rows: Array) -> Array:
+    r"""$L^{-1}$ times some rows, where $L L^T$ is a positive definite matrix."""
+    return _whiten(matrix, rows) if accelerated() else _whiten_one(matrix, rows)
 
 
-@jax.custom_batching.sequential_vmap
-def _eigh_one(matrix: Array) -> tuple[Array, Array]:
-    return jnp.linalg.eigh(matrix)
+def _whiten(matrix: Array, rows: Array) -> Array:
+    return jax.scipy.linalg.solve_triangular(jnp.linalg.cholesky(matrix), rows, lower=True)
+
+
+_whiten_one = jax.custom_batching.sequential_vmap(_whiten)
 
 
 @jax.custom_batching.sequential_vmap

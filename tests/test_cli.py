@@ -249,6 +249,7 @@ class TestRunFolder:
             *(["Classes"] if task != "unsupervised" else []),
             "Energies of the layers",
             "Distance from equilibrium",
+            "Between backpropagation and equilibrium",
             "Weights and gradients",
             *(["Predictions"] if task == "discriminative" else made),
             "Configuration",

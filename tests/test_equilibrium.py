@@ -330,7 +330,7 @@ def test_a_large_output(inference):
 
 
 def test_a_sketch_is_enough_for_a_large_output():
-    """Less than all eigenvectors, and no example by itself."""
+    """Of less than its rank, and no example by itself."""
     method = jpc.Equilibrium(rtol=1e-6, chords=40, max_steps=0, dense=1)
     inferred = solve(WIDE, method, pc(1.0, 1e-3))
     assert_converged(WIDE, inferred, 1e-6, WIDE.chain(precisions=[1.0, 1e-3]))
@@ -347,7 +347,7 @@ def test_iterations_with_a_sketch_stay_finite(shared):
 
 
 @pytest.mark.parametrize("loss", [jpc.squared_error, jpc.cross_entropy, jpc.bernoulli])
-def test_a_sketch_with_all_eigenvectors_is_the_matrix(loss):
+def test_a_sketch_of_full_rank_is_the_matrix(loss):
     """Of a matrix of rank 4 with 6 columns, and the answer for any loss."""
     problem = make_problem("tanh", (3, 4, 6), batch=1)
     layers, nodes, clamps = pose(problem)

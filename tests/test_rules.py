@@ -20,7 +20,7 @@ with install_import_hook("jpc.cli", "beartype.beartype"):
     from jpc.cli import advice, build, config as config_module, steps, variants
     from jpc.cli.check import make_config
     from jpc.cli.config import ConfigError
-    from jpc.cli.diagnose import Diagnosis, follow, place
+    from jpc.cli.diagnose import Diagnosis, find_place, follow
     from jpc.cli.rules import rule_of, why_no_regime
     from jpc.cli.tasks import make_task
 
@@ -163,7 +163,7 @@ class TestSteps:
     def test_bidirectional_networks_are_diagnosed(self, digits):
         task = make(digits, "bpc", "generative", inference=dict(steps=3))
         state = task.state()
-        found = Diagnosis(task)(**state)["diagnosis"]
+        found = Diagnosis(task)(state)["diagnosis"]
         assert found["course"]["energies"].shape == (4, 2)
         np.testing.assert_allclose(found["course"]["energies"][-1], found["energies"])
         assert len(task.pictures(state)) == 10
@@ -172,7 +172,7 @@ class TestSteps:
         """On the same few examples."""
         task = make(digits, "nudged")
         setting, state, batch = task.setting, task.state(), batch_of(task, digits)
-        found = place(task.problem(state, *batch.values()), setting, {})
+        found = find_place(task.problem(state, *batch.values()), setting, {})
         named = dict(setting.options, inference=jpc.Nudged(strength=1.0))
         expected = jpc.regime((state["model"], None), **batch, **named)
         for name in found:

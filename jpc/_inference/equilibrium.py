@@ -61,7 +61,7 @@ class Equilibrium(AbstractInference):
         branch in the compiled program; an example that has not converged says so in `result`,
         and what there is to learn from it is what the chords left.
     - `dense`: the largest number of units that are predicted and given for which whole matrices
-        are made. Beyond it $A$ is sketched, by twice as many of its eigenvectors, and an example
+        are made. Beyond it $A$ is sketched, from twice as many products, and an example
         takes `chords` iterations, and a few more if need be and `max_steps` allows for any.
         With 0 there are no matrices, and no chords.
     - `throw`: whether activities that are not finite raise an error.

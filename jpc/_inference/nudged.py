@@ -84,6 +84,8 @@ class Nudged(AbstractInference):
     - `inference`: for a finite `beta`, [`jpc.Equilibrium`][] by default.
     - `chords`: in the limit, how many times to solve with the shared matrix. Each one after the
         first takes a backward and a forward pass to find what the example's own matrix leaves.
+        With more than one, steps are as long as it takes for the rest to be shortest, so that
+        it never grows.
     - `shared`: how many examples of the batch to take $A$ from; `None`: each has its own.
     - `rtol`: in the limit, an example has succeeded if $\lambda$ is off by less, relatively.
     - `throw`: whether numbers that are not finite raise an error.
@@ -204,9 +206,16 @@ def _solve(
         return ravel(jax.jvp(lambda v: unfolded.predict(v, given)[0], (v,), (errors,))[1])
 
     lam = solved(g)
-    for _ in range(chords - 1):
-        lam = lam + solved(g - lam - dot(H, move(lam)))
     moved = move(lam)
+    if chords > 1:  # With steps as long as it takes for the rest to be shortest.
+        length = _shortest(g, lam + dot(H, moved))
+        lam, moved = length * lam, length * moved
+    for _ in range(chords - 1):
+        rest = g - lam - dot(H, moved)
+        step = solved(rest)
+        change = move(step)
+        length = _shortest(rest, step + dot(H, change))
+        lam, moved = lam + length * step, moved + length * change
     rest = g - lam - dot(H, moved)
     step = solved(rest)
     now = dot(g + rest, moved)
@@ -214,6 +223,11 @@ def _solve(
     relaxed = now / jnp.where(whole == 0, 1, whole)
     delta = add(pull(unravel(lam)), unravel(lam))
     return _Solved(z, delta, norm(step) / at_least(norm(lam)), relaxed)
+
+
+def _shortest(rest: Array, change: Array) -> Array:
+    """How many times to take a change off for the least to be left."""
+    return dot(rest, change) / at_least(dot(change, change))
 
 
 def _predicted(forward: Forward) -> dict:

@@ -2,13 +2,14 @@ r"""Iterations with a shared matrix where outputs are large, such as images.
 
 There $A = J P^{-1} J^T$ (see `chords.py`) has as many columns as there are pixels, and nobody can
 afford them. But few of its eigenvalues are large. So it is sketched: products with a few random
-vectors give
+vectors $\Omega$ give [1]
 
-$$A \approx U (D - \sigma) U^T + \sigma$$
+$$A \approx F F^T + \sigma, \qquad
+  F F^T = A \Omega (\Omega^T A \Omega)^{-1} \Omega^T A,$$
 
-with orthogonal columns $U$ and the smallest of the eigenvalues $D$ that were found as $\sigma$
-[1]. What the sketch misses is made up for by mixing the last steps (Anderson's method), which
-takes out what they have in common. The steps go on until an example has converged.
+with the mean of the eigenvalues that are missing for $\sigma$. What this leaves out is made up for
+by mixing the last steps (Anderson's method), which takes out what they have in common. The steps
+go on until an example has converged.
 
 [1] Frangella, Tropp, Udell: Randomized Nyström preconditioning (2023).
 """
@@ -22,7 +23,7 @@ import jax.random as jr
 from jaxtyping import Array
 
 from .._energy import Unfolded, ravel
-from .._solve import eigh, solve
+from .._solve import solve, whiten
 from .chords import Chords, Found
 from .relax import at_least, dot, norm, pick
 
@@ -32,10 +33,9 @@ _RIDGE = 1e-6
 
 
 class Sketch(NamedTuple):
-    """$A$, by some of its eigenvectors, their eigenvalues, and one for all others."""
+    r"""$A$, by $F$ and $\sigma$."""
 
-    U: Array
-    D: Array
+    F: Array
     rest: Array
 
     @staticmethod
@@ -52,38 +52,34 @@ class Sketch(NamedTuple):
         probes = jr.normal(jr.key(0), (rank, yhat.size), yhat.dtype)
         rows = jax.vmap(product)(probes)
         inner = dot(probes, rows.T)
-        values, vectors = eigh(0.5 * (inner + inner.T))
+        trace = jnp.trace(inner) / rank  # Of A, by an estimate.
         # Where the rank of A is less than that, what is left is rounding.
-        least = 100 * float(jnp.finfo(yhat.dtype).eps) * at_least(values[-1])
-        F = dot(rows.T, vectors / jnp.sqrt(jnp.maximum(values, least))[None])
-        D, mixed = eigh(dot(F.T, F))
-        D = jnp.maximum(D, least)
-        return Sketch(dot(F, mixed / jnp.sqrt(D)[None]), D, D[0])
+        least = 100 * float(jnp.finfo(yhat.dtype).eps) * at_least(trace)
+        inner = 0.5 * (inner + inner.T) + least * jnp.eye(rank, dtype=yhat.dtype)
+        F = whiten(inner, rows).T
+        missing = jnp.maximum(trace - jnp.sum(F**2), 0) / max(yhat.size - rank, 1)
+        return Sketch(F, missing)
 
     def __call__(self, t: Array) -> Array:
         """$A t$."""
-        return dot(self.U, (self.D - self.rest) * dot(self.U.T, t)) + self.rest * t
+        return dot(self.F, dot(self.F.T, t)) + self.rest * t
 
     def solve(self, loss: Callable[[Array], Array], y: Array, error: Array) -> Array:
         r"""$(I + H A)^{-1}$ times an error, with the curvature $H$ of the loss at $y$."""
-        scale, HU, inner = self._woodbury(loss, y)
-        found = solve(inner, dot(self.U.T, error / scale))
-        return error / scale - dot(HU, found)
+        scale, HF, inner = self._woodbury(loss, y)
+        return error / scale - dot(HF, solve(inner, dot(self.F.T, error / scale)))
 
     def invert(self, loss: Callable[[Array], Array], y: Array) -> "Folded":
         """The inverse, where it is the same for all examples."""
-        scale, HU, inner = self._woodbury(loss, y)
-        return Folded(scale, HU, solve(inner, self.U.T / scale[None]))
+        scale, HF, inner = self._woodbury(loss, y)
+        return Folded(scale, HF, solve(inner, self.F.T / scale[None]))
 
     def _woodbury(self, loss: Callable, y: Array) -> tuple[Array, Array, Array]:
-        """The rest of $A$ sees sums of the rows of $H$: all of it, if the loss is a sum over
-        units.
-        """
+        r"""$\sigma$ sees sums of the rows of $H$: all of it, if the loss is a sum over units."""
         curvature = lambda t: jax.jvp(jax.grad(loss), (y,), (t,))[1]
         scale = 1 + self.rest * jnp.maximum(curvature(jnp.ones_like(y)), 0)
-        columns = self.U * (self.D - self.rest)[None]
-        HU = jax.vmap(curvature, in_axes=1, out_axes=1)(columns) / scale[:, None]
-        return scale, HU, jnp.eye(len(self.D), dtype=y.dtype) + dot(self.U.T, HU)
+        HF = jax.vmap(curvature, in_axes=1, out_axes=1)(self.F) / scale[:, None]
+        return scale, HF, jnp.eye(HF.shape[1], dtype=y.dtype) + dot(self.F.T, HF)
 
 
 class Folded(NamedTuple):

@@ -13,7 +13,7 @@ from .._options import setup
 from .._regime import by_layer, compare, relaxed_share
 from .config import Config
 from .rules import why_no_regime
-from .setting import Problem, Setting
+from .setting import Problem, Setting, State
 from .tasks import AbstractTask
 from .variants import in_errors, make_rule
 
@@ -27,11 +27,11 @@ _SETTLED = 0.01
 
 class Diagnosis:
     """What is to be known of a network after an epoch, from inference on a few training examples,
-    always the same ones: a function of the state for [`jpc.fit`][] to `inspect`.
+    always the same ones.
     """
 
     def __init__(self, task: AbstractTask):
-        self._task, self._calls = task, 0
+        self._task = task
         images, labels = (array[:EXAMPLES] for array in task.setting.dataset.train)
         numbers = task.setting.classes == 0
         labels = (
@@ -39,16 +39,14 @@ class Diagnosis:
         )
         self._batch = task.pair(jnp.asarray(images, float), labels)
 
-    def __call__(self, **state: Any) -> dict[str, Any]:
+    def __call__(self, state: State, *, place: bool = True) -> dict[str, Any]:
+        """Of a state, with its place between backpropagation and equilibrium or without."""
         setting, own = self._task.setting, self._task.diagnose(state, *self._batch)
         if own is not None:
             return dict(diagnosis=own)
         problem = self._task.problem(state, *self._batch)
         result = _step(problem, inference=setting.inference, **setting.options)
         certificate = certify(problem, result["activities"], setting.options)
-        # Not after the first of several epochs: it would be longer until there is one to see.
-        self._calls += 1
-        late = self._calls > 1 or setting.config.training.epochs == 1
         return dict(
             diagnosis=dict(
                 energies=result["energies"],
@@ -57,7 +55,7 @@ class Diagnosis:
                 activity_gradient=jnp.mean(result["stats"]["gradient_norm"]),
                 converged=jnp.mean(result["result"] == jpc.RESULTS.successful),
                 certificate=certificate,
-                regime=place(problem, setting, certificate) if late else {},
+                regime=find_place(problem, setting, certificate) if place else {},
                 course=follow(problem, setting.config, setting.inference, setting.options),
             )
         )
@@ -138,7 +136,7 @@ def certify(problem: Problem, activities: Any, options: dict[str, Any]) -> dict[
     return {name: gap[name] for name in named} | dict(found=found)
 
 
-def place(problem: Problem, setting: Setting, certificate: dict[str, Any]) -> dict[str, Any]:
+def find_place(problem: Problem, setting: Setting, certificate: dict[str, Any]) -> dict[str, Any]:
     """Where the rule stands between backpropagation and equilibrium, if it has a place there."""
     if why_no_regime(setting.config):
         return {}

@@ -41,7 +41,10 @@ class Watcher:
         self._pictures = self._task.pictures(state)
         if self._task.setting.config.data.task == "discriminative" and self._is_due():
             self._outcome = observe(self._task, state)
-        return self._diagnosis(**state)
+        # Not after the first of several epochs: it would be longer until there is one to see.
+        first = not self._folder.read_metrics()
+        only = self._task.setting.config.training.epochs == 1
+        return self._diagnosis(state, place=only or not first)
 
     def conclude(self, state: State, status: Status) -> None:
         """The last report, with what takes longer."""
