@@ -7,9 +7,9 @@ vectors $\Omega$ give [1]
 $$A \approx F F^T + \sigma, \qquad
   F F^T = A \Omega (\Omega^T A \Omega)^{-1} \Omega^T A,$$
 
-with the mean of the eigenvalues that are missing for $\sigma$. What this leaves out is made up for
-by mixing the last steps (Anderson's method), which takes out what they have in common. The steps
-go on until an example has converged.
+with a few times the mean of the eigenvalues that are missing for $\sigma$. What this leaves out is
+made up for by mixing the last steps (Anderson's method), which takes out what they have in common.
+The steps go on until an example has converged.
 
 [1] Frangella, Tropp, Udell: Randomized Nyström preconditioning (2023).
 """
@@ -30,6 +30,7 @@ from .relax import at_least, dot, norm, pick
 _RATIOS = 0.5, 0.9  # How fast steps shrink, at most and at least, as far as is believed.
 _FAR = 10.0  # A correction so many times what there is leads nowhere.
 _RIDGE = 1e-6
+_ABOVE = 4  # Of the eigenvalues that are missing the largest ones matter most.
 
 
 class Sketch(NamedTuple):
@@ -58,7 +59,7 @@ class Sketch(NamedTuple):
         inner = 0.5 * (inner + inner.T) + least * jnp.eye(rank, dtype=yhat.dtype)
         F = whiten(inner, rows).T
         missing = jnp.maximum(trace - jnp.sum(F**2), 0) / max(yhat.size - rank, 1)
-        return Sketch(F, missing)
+        return Sketch(F, _ABOVE * missing)
 
     def __call__(self, t: Array) -> Array:
         """$A t$."""
