@@ -176,7 +176,7 @@ SKIPPING = jpc.GraphEnergy({"h": ["x"], "y": ["h"], "v": ["h", "y"]})
 SKIPPED = jpc.pose(SKIPPING, (LAYERS := {**HEADS, "v": both}), {"x": X, "v": Y})
 
 
-def test_steps_and_fit_take_rules():
+def test_steps_take_rules():
     """One step of training by a rule is that of its gradient."""
     optim = optax.sgd(1.0)
     state = optim.init(eqx.filter(MODEL, eqx.is_array))

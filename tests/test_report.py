@@ -251,6 +251,12 @@ class TestReport:
     def test_certificate_in_words(self, error, said):
         assert re.search(said, certify("descent", diagnose_as(error)))
 
+    def test_rules_without_inference_have_no_distance(self):
+        """Nor advice on --inference, which they do not take."""
+        configs = [check.make_config(dict(training=dict(rule=r))) for r in ("pc", "nudged")]
+        pages = [Report(records=records_of([50.0]), config=config).page() for config in configs]
+        assert ["Where equilibrium ended" in page for page in pages] == [True, False]
+
 
 def test_course_shows_the_error_spreading():
     """Until it is everywhere: to the energy that theory gives for equilibrium."""

@@ -166,7 +166,7 @@ class Chords(NamedTuple):
     def _begin(self, v: dict) -> _Way:
         yhat, unravel, pull, z = self.predict(v)
         step = self.propose(unravel, yhat, jnp.zeros_like(yhat), _INNER[0])
-        found = self.move(unravel(step), pull, z)
+        found = self._move(unravel(step), pull, z)
         return _Way(found, step, jnp.ones((), yhat.dtype), jnp.asarray(True), jnp.asarray(False))
 
     def _go_on(self, first: dict, way: _Way) -> _Way:
@@ -184,7 +184,7 @@ class Chords(NamedTuple):
         lost = ~way.lost & (size > negligible) & (remaining > LOST)
         step = jnp.where(slow & ~way.lost, _secant(step, way.step), step)
         nothing = lost & (part > 1)
-        found = self.move(unravel(jnp.where(nothing, 0, lam + step)), pull, z)
+        found = self._move(unravel(jnp.where(nothing, 0, lam + step)), pull, z)
         return _Way(found, step, part, way.steady & ~slow, way.lost | lost)
 
     def predict(self, v: dict) -> tuple[Array, Callable, Callable, dict]:
@@ -192,7 +192,7 @@ class Chords(NamedTuple):
         predicted, pull, z = jax.vjp(predict, v, has_aux=True)
         return *ravel_pytree(predicted), pull, z
 
-    def move(self, lam: dict, pull: Callable, z: dict) -> Found:
+    def _move(self, lam: dict, pull: Callable, z: dict) -> Found:
         (delta,) = pull(lam)
         v = jax.tree.map(jnp.divide, delta, self.unfolded.weights())
         never = jnp.asarray(jnp.inf, jnp.result_type(*jax.tree.leaves(lam)))

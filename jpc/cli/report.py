@@ -25,7 +25,7 @@ from .page import (
     table,
     word,
 )
-from .rules import why_no_regime
+from .rules import FROM_FORWARD, why_no_regime
 from .setting import Picture
 from .svg import Drawing, Line, Mark, bars, chart, matrix
 from .toml import as_tables
@@ -109,7 +109,7 @@ class Report:
             _classes(self.outcome),
             _mistakes(self.outcome),
             _energies(method, records),
-            _certificate(method, records),
+            _certificate(config, method, records),
             _regime(config, records),
             _norms(records),
             *_galleries([*self.pictures, *(self.outcome.remade if self.outcome else ())]),
@@ -407,11 +407,15 @@ _MORE = {
 }
 
 
-def _certificate(method: str, records: Sequence[Record]) -> Part:
+def _certificate(config: Config | None, method: str, records: Sequence[Record]) -> Part:
     title = "Distance from equilibrium"
     known = [record for record in records if _diagnosis(record)]
     if not known:
         return Part(title)
+    if config is not None and config.training.rule in FROM_FORWARD:
+        words = f"--rule {config.training.rule} does not learn where --inference ends. How far it "
+        words += "is from equilibrium is told by the next section."
+        return Part(title, note(words))
     diagnosis = _diagnosis(known[-1])
     found = diagnosis["certificate"]
     entries = {
