@@ -11,7 +11,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, ArrayLike, PRNGKeyArray, PyTree
 
 from ._checks import checked_jit
-from ._energy import AbstractEnergy, Unfolded, ravel, take_apart, total
+from ._energy import AbstractEnergy, Unfolded, take_apart, total
 from ._functional import call, make_layers
 from ._generic import as_they_are
 from ._inference import (
@@ -24,7 +24,7 @@ from ._inference import (
     Nudged,
 )
 from ._inference.base import examples
-from ._inference.chords import derivatives
+from ._inference.chords import derivatives, multiply
 from ._metrics import tree_norm
 from ._numbers import floats_to_arrays
 from ._options import FlowOptions, Params, check_type, setup
@@ -215,16 +215,10 @@ def _spectrum(unfolded: Unfolded, v: dict, given: dict, factor: Array) -> _Spect
 
 def _estimate(unfolded: Unfolded, v: dict, given: dict, factor: Array) -> _Spectrum:
     """The same by products with vectors."""
-    predicted, pull = jax.vjp(lambda v: unfolded.predict(v, given)[0], v)
-    y, unravel = ravel_pytree(predicted)
+    y, unravel = ravel_pytree(unfolded.predict(v, given)[0])
     loss = lambda y: factor * unfolded.loss(unravel(y), given)
     curve = lambda x: jax.jvp(jax.grad(loss), (y,), (x,))[1]
-    weights = unfolded.weights()
-
-    def times_A(x):
-        errors = jax.tree.map(jnp.divide, pull(unravel(x))[0], weights)
-        return ravel(jax.jvp(lambda v: unfolded.predict(v, given)[0], (v,), (errors,))[1])
-
+    times_A = multiply(unfolded, v, given)
     probes = jr.rademacher(jr.key(0), (_PROBES, y.size), y.dtype)
     moved = jax.lax.map(times_A, probes)
     traces = jnp.mean(jnp.sum(probes * jax.vmap(curve)(moved), axis=1))

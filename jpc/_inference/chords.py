@@ -89,6 +89,18 @@ def derivatives(unfolded: Unfolded, v: dict, given: dict) -> tuple[Array, Array]
     return dot(JW, J.T), jax.hessian(lambda y: unfolded.loss(unravel(y), given))(yhat)
 
 
+def multiply(unfolded: Unfolded, v: dict, given: dict) -> Callable[[Array], Array]:
+    """$A$ of one example times a vector, by a backward and a forward pass."""
+    predict = lambda v: ravel(unfolded.predict(v, given)[0])
+    _, pull = jax.vjp(predict, v)
+
+    def product(t: Array) -> Array:
+        errors = jax.tree.map(jnp.divide, pull(t)[0], unfolded.weights())
+        return jax.jvp(predict, (v,), (errors,))[1]
+
+    return product
+
+
 def pair(unfolded: Unfolded, z: dict, delta: dict) -> dict:
     """The states and the errors to learn from, in pairs: the nodes of a
     [`jpc.LocalEnergy`][].

@@ -25,7 +25,7 @@ from .._layer import choice
 from .._solve import solve
 from .._types import Clamps, Given, Name, Nodes, Number, Scalar, Terms
 from .base import RESULTS, AbstractInference, Inferred, check_positive, judge, method
-from .chords import add, derivatives
+from .chords import add, derivatives, multiply
 from .equilibrium import Equilibrium
 from .forward import Forward, backward
 from .relax import at_least, dot, norm
@@ -194,17 +194,14 @@ def _solve(
     """The limit."""
     z, errors, pull = backward(unfolded, v, given)
     g, unravel = ravel_pytree(errors)
-    predicted, weights = unfolded.predict(v, given)[0], unfolded.weights()
+    predicted = unfolded.predict(v, given)[0]
     loss = lambda y: unfolded.loss(ravel_pytree(predicted)[1](y), given)
     H = factor * jax.hessian(loss)(ravel(predicted))
     S, one = jnp.eye(g.size, dtype=g.dtype) + dot(H, A), jnp.eye(g.size, dtype=g.dtype)
     # One inverse for all examples where the curvature is the same.
     solved = ft.partial(dot, solve(S, one)) if unfolded.quadratic(given) else ft.partial(solve, S)
 
-    def move(lam):
-        errors = jax.tree.map(jnp.divide, pull(unravel(lam)), weights)
-        return ravel(jax.jvp(lambda v: unfolded.predict(v, given)[0], (v,), (errors,))[1])
-
+    move = multiply(unfolded, v, given)
     lam = solved(g)
     moved = move(lam)
     if chords > 1:  # With steps as long as it takes for the rest to be shortest.

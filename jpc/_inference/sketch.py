@@ -24,7 +24,7 @@ from jaxtyping import Array
 
 from .._energy import Unfolded, ravel
 from .._solve import solve, whiten
-from .chords import Chords, Found
+from .chords import Chords, Found, multiply
 from .relax import at_least, dot, norm, pick
 
 _RATIOS = 0.5, 0.9  # How fast steps shrink, at most and at least, as far as is believed.
@@ -42,16 +42,9 @@ class Sketch(NamedTuple):
     @staticmethod
     def of(unfolded: Unfolded, v: dict, given: dict, rank: int) -> "Sketch":
         """Of one example."""
-        predict = lambda v: ravel(unfolded.predict(v, given)[0])
-        yhat, pull = jax.vjp(predict, v)
-
-        def product(row):
-            (t,) = pull(row)
-            t = jax.tree.map(jnp.divide, t, unfolded.weights())
-            return jax.jvp(predict, (v,), (t,))[1]
-
+        yhat = ravel(unfolded.predict(v, given)[0])
         probes = jr.normal(jr.key(0), (rank, yhat.size), yhat.dtype)
-        rows = jax.vmap(product)(probes)
+        rows = jax.vmap(multiply(unfolded, v, given))(probes)
         inner = dot(probes, rows.T)
         trace = jnp.trace(inner) / rank  # Of A, by an estimate.
         # Where the rank of A is less than that, what is left is rounding.
