@@ -237,8 +237,8 @@ def test_times_of_another_machine_are_taken_again(tmp_path, pretended, monkeypat
     once = len(lines())
     run()
     assert len(lines()) == once
-    there = run_module._where() | {"device": "elsewhere"}
-    monkeypatch.setattr(run_module, "_where", lambda: there)
+    there = run_module.where() | {"device": "elsewhere"}
+    monkeypatch.setattr(run_module, "where", lambda: there)
     run("--draw")
     assert len(lines()) == once
     run()

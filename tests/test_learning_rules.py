@@ -142,13 +142,30 @@ def test_chords_find_what_each_example_needs():
     variant = ENERGIES["ce"]
     problem = (jpc.PCEnergy(jpc.cross_entropy, 3.0), MODEL, variant.given)
     own, _ = gradient(jpc.Nudged(shared=None), *problem)
-    once, said = gradient(jpc.Nudged(shared=1, rtol=1e-2), *problem)
-    often, sure = gradient(jpc.Nudged(shared=1, chords=4, rtol=1e-2), *problem)
+    one = ft.partial(jpc.Nudged, shared=1, own=0, rtol=1e-2)
+    once, said = gradient(one(), *problem)
+    often, sure = gradient(one(chords=4), *problem)
     close(often, own, 1e-2)
     assert np.all(sure.result == jpc.RESULTS.successful)
     assert np.any(said.result == jpc.RESULTS.stopped_early)
-    ready = jpc.Nudged(shared=1, rtol=1e-2).prepare(*problem[:2], *problem[2])
+    ready = one().prepare(*problem[:2], *problem[2])
     close(gradient(ready, *problem)[0], once)
+
+
+def test_each_example_has_its_own_part_of_the_last_states():
+    """All of it, or nearly all where earlier states are precise."""
+    given = ENERGIES["ce"].given
+    soft = jpc.PCEnergy(jpc.cross_entropy, 3.0), MODEL, given
+    whole, _ = gradient(jpc.Nudged(shared=None), *soft)
+    _, said = gradient(jpc.Nudged(shared=1, own=0, rtol=1e-3), *soft)
+    assert np.any(said.result == jpc.RESULTS.stopped_early)
+    close(gradient(jpc.Nudged(shared=1, own=9), *soft)[0], whole)
+    hidden = len(MODEL) - 1
+    precisions = [*(1e4**k for k in reversed(range(hidden))), 3.0]
+    stiff = jpc.PCEnergy(jpc.cross_entropy, precisions), MODEL, given
+    last, sure = gradient(jpc.Nudged(shared=1, own=1, rtol=1e-3), *stiff)
+    close(last, gradient(jpc.Nudged(shared=None), *stiff)[0], 1e-3)
+    assert np.all(sure.result == jpc.RESULTS.successful)
 
 
 @pytest.mark.parametrize(

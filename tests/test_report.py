@@ -21,12 +21,13 @@ from scipy.special import stdtr
 import jpc
 
 with install_import_hook("jpc.cli", "beartype.beartype"):
-    from jpc.cli import check, diagnose, journal, outcome, significance, svg
+    from jpc import _significance as significance
+    from jpc._significance import Sample
+    from jpc.cli import check, diagnose, journal, outcome, svg
     from jpc.cli.compare import compare_runs, write_comparison
     from jpc.cli.config import ConfigError
     from jpc.cli.folder import RunFolder
     from jpc.cli.report import Report, certify
-    from jpc.cli.significance import Sample
     from jpc.cli.svg import Line, Mark, chart, matrix
     from jpc.cli.train import prepare
 

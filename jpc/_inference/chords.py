@@ -15,7 +15,7 @@ $A$ along that step.
 """
 
 import functools as ft
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -25,6 +25,7 @@ from jaxtyping import Array
 
 from .._energy import Unfolded, ravel
 from .._solve import solve
+from .._types import Name
 from .relax import blur_of, dot, norm, pick, rounding_of
 
 _DEEP = 16  # From here on chords are a loop, for a short first call; a loop of few layers is slow.
@@ -74,12 +75,15 @@ class Found(NamedTuple):
     kinks: Array
 
 
-def derivatives(unfolded: Unfolded, v: dict, given: dict) -> tuple[Array, Array]:
-    """$A$ and $H$ of one example."""
-    predict = lambda v: unfolded.predict(v, given)[0]
-    predicted, pull = jax.vjp(predict, v)
+def derivatives(
+    unfolded: Unfolded, v: dict, given: dict, *, of: Iterable[Name] | None = None
+) -> tuple[Array, Array]:
+    """$A$ and $H$ of one example; `of` some states alone, what these add to $A$."""
+    some = v if of is None else {name: v[name] for name in of}
+    predict = lambda some: unfolded.predict({**v, **some}, given)[0]
+    predicted, pull = jax.vjp(predict, some)
     yhat, unravel = ravel_pytree(predicted)
-    weights = unfolded.weights()
+    weights = {name: unfolded.weights()[name] for name in some}
 
     def both(row):
         (t,) = pull(unravel(row))

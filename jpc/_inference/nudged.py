@@ -32,6 +32,7 @@ from .relax import at_least, dot, norm
 
 Kind = Literal["target", "loss"]
 Sign = Literal["positive", "negative", "centred"]
+_DENSE = 64  # Units of output, up to which each example may have a matrix of its own.
 _SIGNS: dict[Sign, tuple[float, ...]] = {
     "positive": (1.0,),
     "negative": (-1.0,),
@@ -87,6 +88,9 @@ class Nudged(AbstractInference):
         With more than one, steps are as long as it takes for the rest to be shortest, so that
         it never grows.
     - `shared`: how many examples of the batch to take $A$ from; `None`: each has its own.
+    - `own`: of how many of the last states each example has its own part of $A$. The part of a
+        state near the output takes a short way back, so that it is cheap; and where earlier
+        states are more precise, it is nearly all of $A$. Not for more than 64 units of output.
     - `rtol`: in the limit, an example has succeeded if $\lambda$ is off by less, relatively.
     - `throw`: whether numbers that are not finite raise an error.
     - `matrix`: $A$, if it is known, as in what [`jpc.Nudged.prepare`][] returns.
@@ -99,6 +103,7 @@ class Nudged(AbstractInference):
     inference: AbstractInference | None = None
     chords: int = eqx.field(static=True, default=1)
     shared: int | None = eqx.field(static=True, default=4)
+    own: int = eqx.field(static=True, default=1)
     rtol: Number = 1e-2
     throw: bool = eqx.field(static=True, default=True)
     matrix: Array | None = None
@@ -110,6 +115,8 @@ class Nudged(AbstractInference):
             check_positive(name, getattr(self, name))
         if self.chords < 1 or (self.shared is not None and self.shared < 1):
             raise ValueError("Nudged needs at least one chord, and one example to share.")
+        if self.own < 0:
+            raise ValueError(f"own={self.own} counts states: write 0 for none.")
         if self.beta is None and (self.sign != "centred" or self.inference is not None):
             raise ValueError(
                 "sign and inference are of a finite beta, such as Nudged(0.1): in the limit all "
@@ -143,7 +150,7 @@ class Nudged(AbstractInference):
         slowly while a network learns.
         """
         forward = Forward.of("Nudged", (energy, params, nodes, clamps), None, precisions="all")
-        return dataclasses.replace(self, matrix=self._share(forward))
+        return dataclasses.replace(self, matrix=_mean(self._share(forward)))
 
     def _scale(self, forward: Forward) -> tuple[Array | None, Array]:
         """$A$, if it is needed, and $c$."""
@@ -154,22 +161,33 @@ class Nudged(AbstractInference):
         matrix = self._share(forward) if self.matrix is None else self.matrix
         if self.strength is None:
             return matrix, one
-        mean = jnp.mean(matrix, axis=tuple(range(matrix.ndim - 2)))
-        each = jnp.diagonal(mean) * _precisions(forward)
+        each = jnp.diagonal(_mean(matrix)) * _precisions(forward)
         return matrix, jnp.asarray(self.strength, one.dtype) / at_least(jnp.mean(each))
 
     def _share(self, forward: Forward) -> Array:
-        """The matrix of each example, or the mean of the first few."""
+        """The matrix of each example: of the last states its own, of the others the mean of the
+        first few; or one for all.
+        """
+        make = lambda v, given, of: derivatives(forward.unfolded, v, given, of=of)[0]
+        make = jax.vmap(make, in_axes=(0, 0, None))
+        names = forward.unfolded.free
+        own = self.own if _size(forward) <= _DENSE else 0
+        early = max(len(names) - own, 0)
+        if self.shared is None or early == 0:
+            return make(forward.v, forward.given, names)
         some = jax.tree.map(lambda x: x[: self.shared], (forward.v, forward.given))
-        matrices, _ = jax.vmap(ft.partial(derivatives, forward.unfolded))(*some)
-        return matrices if self.shared is None else jnp.mean(matrices, axis=0)
+        shared = jnp.mean(make(*some, names[:early]), axis=0)
+        if early == len(names):
+            return shared
+        return shared[None] + make(forward.v, forward.given, names[early:])
 
     def _limit(self, forward: Forward, matrix: Array | None, factor: Array) -> Inferred:
-        solve_one = ft.partial(_solve, forward.unfolded, self.chords)
         if matrix is None or self.kind == "loss":  # Backpropagation.
-            size = sum(y[0].size for y in jax.tree.leaves(_predicted(forward)))
+            size = _size(forward)
             matrix, factor = jnp.zeros((size, size), factor.dtype), jnp.zeros_like(factor)
-        axes = (0, 0, 0 if matrix.ndim == 3 else None, None)
+        each = matrix.ndim == 3
+        solve_one = ft.partial(_solve, forward.unfolded, self.chords, each)
+        axes = (0, 0, 0 if each else None, None)
         solved = jax.vmap(solve_one, in_axes=axes)(forward.v, forward.given, matrix, factor)
         stats = dict(steps=self.chords, evaluations=self.chords + 1, error=solved.gap)
         stats |= dict(precision=factor, relaxed=solved.relaxed)
@@ -189,17 +207,18 @@ class _Solved(NamedTuple):
 
 
 def _solve(
-    unfolded: Unfolded, chords: int, v: dict, given: dict, A: Array, factor: Array
+    unfolded: Unfolded, chords: int, each: bool, v: dict, given: dict, A: Array, factor: Array
 ) -> _Solved:
-    """The limit."""
+    """The limit. `each`: whether every example has a matrix of its own."""
     z, errors, pull = backward(unfolded, v, given)
     g, unravel = ravel_pytree(errors)
     predicted = unfolded.predict(v, given)[0]
     loss = lambda y: unfolded.loss(ravel_pytree(predicted)[1](y), given)
     H = factor * jax.hessian(loss)(ravel(predicted))
     S, one = jnp.eye(g.size, dtype=g.dtype) + dot(H, A), jnp.eye(g.size, dtype=g.dtype)
-    # One inverse for all examples where the curvature is the same.
-    solved = ft.partial(dot, solve(S, one)) if unfolded.quadratic(given) else ft.partial(solve, S)
+    # One inverse for all examples where the curvature and the matrix are the same.
+    same = unfolded.quadratic(given) and not each
+    solved = ft.partial(dot, solve(S, one)) if same else ft.partial(solve, S)
 
     move = multiply(unfolded, v, given)
     lam = solved(g)
@@ -231,6 +250,16 @@ def _predicted(forward: Forward) -> dict:
     return jax.vmap(lambda v, given: forward.unfolded.predict(v, given)[0])(
         forward.v, forward.given
     )
+
+
+def _mean(matrix: Array) -> Array:
+    """Of all examples, if each has its own."""
+    return jnp.mean(matrix, axis=tuple(range(matrix.ndim - 2)))
+
+
+def _size(forward: Forward) -> int:
+    """How many units are predicted and given."""
+    return sum(y[0].size for y in jax.tree.leaves(_predicted(forward)))
 
 
 def _precisions(forward: Forward) -> Array:

@@ -398,13 +398,9 @@ def reproduce(
         if figure == "list":
             said = lambda f: f"{f.title}: {', '.join(f.datasets)}"
             return _tell({name: said(f) for name, f in experiments.FIGURES.items()}, False)
-        if smoke and full:
-            raise ConfigError("--smoke and --full are two sizes: give one, or none.")
-        if not minutes >= 0:
-            raise ConfigError(f"--minutes is how long: got {minutes:g}.")
         for name in dataset or []:
             _check_name(name)
-        size, code = "smoke" if smoke else "full" if full else "default", 0
+        size, code = _size(smoke, full, minutes), 0
         only = lambda c: (
             c.dataset in (dataset or [c.dataset]) and c.hidden in (hidden or [c.hidden])
         )
@@ -414,11 +410,8 @@ def reproduce(
             try:
                 left = minutes - (time.monotonic() - begin) / 60
                 options: Any = dict(run=not draw, only=only, minutes=left, progress=not quiet)
-                path = experiments.reproduce(name, size, out, **options)
-            except KeyboardInterrupt:
-                said = "What is done is kept: the same command goes on, and --draw draws it."
-                typer.echo(f"\n{said}", err=True)
-                raise typer.Exit(INTERRUPTED) from None
+                with _going_on():
+                    path = experiments.reproduce(name, size, out, **options)
             except FileNotFoundError as error:
                 typer.echo(f"jpc: {error}", err=True)
                 code = 1
@@ -443,6 +436,69 @@ def _choose_figures(figure: str, every: dict[str, list], only: Callable) -> list
         has = f"{', '.join(sorted(sets))}, and {', '.join(map(str, sorted(depths)))} hidden layers"
         raise ConfigError(f"{figure} has no such network: it has {has} (with --full, more).")
     return chosen
+
+
+@app.command()
+def bench(
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="deep, regime, or list.")],
+    smoke: Annotated[bool, typer.Option("--smoke", help="Tiny, in seconds, on digits.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="For an accelerator, in hours.")] = False,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where, also to go on in.")] = Path(
+        "bench"
+    ),
+    draw: Annotated[bool, typer.Option("--draw", help="Run nothing: draw what is there.")] = False,
+    network: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Train it only; may be repeated.", show_default=False),
+    ] = None,
+    rule: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Use it only; may be repeated.", show_default=False),
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(metavar="N", help="So many at most.", show_default=False, min=1)
+    ] = None,
+    minutes: Annotated[
+        float, typer.Option(metavar="X", help="Begin no network after these.", show_default=False)
+    ] = math.inf,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Compare rules of learning: accuracy, cost, regime.
+
+    jpc bench deep --smoke
+    """
+    with _exits(debug):
+        from .tables import bench as run_table, choose_cells, list_tables  # noqa: PLC0415  (it is slow to import)
+
+        if table == "list":
+            return _tell(list_tables(), False)
+        size = _size(smoke, full, minutes)
+        only = choose_cells(table, size, network or [], rule or [], seeds)
+        with _going_on():
+            options: Any = dict(run=not draw, only=only, minutes=minutes, progress=not quiet)
+            path = run_table(table, size, out, **options)
+        if not quiet:
+            typer.echo(path.read_text().rstrip() + f"\n\n{table}: {path}")
+
+
+def _size(smoke: bool, full: bool, minutes: float) -> str:
+    if smoke and full:
+        raise ConfigError("--smoke and --full are two sizes: give one, or none.")
+    if not minutes >= 0:
+        raise ConfigError(f"--minutes is how long: got {minutes:g}.")
+    return "smoke" if smoke else "full" if full else "default"
+
+
+@contextlib.contextmanager
+def _going_on() -> Iterator[None]:
+    """Long work, of which what is done is kept."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        said = "What is done is kept: the same command goes on, and --draw draws it."
+        typer.echo(f"\n{said}", err=True)
+        raise typer.Exit(INTERRUPTED) from None
 
 
 @app.command()

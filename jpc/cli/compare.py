@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._files import write_whole
+from .._significance import Sample, judge
 from .config import ENTRIES, ConfigError
 from .folder import Record, RunFolder
 from .page import figures, heading, note, page, pairs, say, section, table as page_table
 from .report import METRICS, more_is_better, name_metric
-from .significance import Sample, judge
 from .svg import Drawing, Line, chart
 from .toml import as_tables
 

@@ -1,12 +1,11 @@
 """One network of one experiment, and where its results are kept."""
 
 import dataclasses
-import json
-import os
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
+
+from .._lines import append_lines, read_lines
 
 Row: TypeAlias = dict[str, Any]
 Measure: TypeAlias = Literal["accuracy", "time", "theory", "gap"]
@@ -85,12 +84,7 @@ class Store:
     def __init__(self, path: Path):
         self._path = path
         self._found: dict[tuple[Cell, Place], Record] = {}
-        lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
-        read = [_read(line) for line in lines]
-        self._keep(record for record in read if record is not None)
-        if bad := [str(number) for number, record in enumerate(read, 1) if record is None]:
-            said = f"{path} has lines that are no results: {', '.join(bad)}."
-            warnings.warn(said, stacklevel=2)
+        self._keep(read_lines(path, _read))
 
     def _keep(self, records: Iterable[Record]) -> None:
         for record in records:
@@ -123,14 +117,8 @@ class Store:
     def add(
         self, cells: Sequence[Cell], rows: Sequence[list[Row]], where: Mapping[str, str]
     ) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
         records = [Record(c, r, dict(where)) for c, r in zip(cells, rows, strict=True)]
-        with self._path.open("a+") as file:
-            whole = file.tell() == 0 or self._path.read_bytes().endswith(b"\n")
-            file.write("" if whole else "\n")  # After a line whose writing was interrupted.
-            file.writelines(json.dumps(dataclasses.asdict(record)) + "\n" for record in records)
-            file.flush()
-            os.fsync(file.fileno())
+        append_lines(self._path, map(dataclasses.asdict, records))
         self._keep(records)
 
 
@@ -142,19 +130,17 @@ def _place(cell: Cell, where: Mapping[str, str]) -> Place:
     return tuple(where[name] for name in names)
 
 
-def _read(line: str) -> Record | None:
-    """The record of a line, if it is one."""
-    try:
-        found = json.loads(line)
-        record = Record(Cell(**found["cell"]), found["rows"], found["where"])
-        hash(record.cell)  # Or its values are none.
-        values = [item for row in record.rows for item in row.items()]
-        whole = (
-            len(record.rows) > 0
-            and all(isinstance(row["step"], int) for row in record.rows)
-            and all(isinstance(v, str if k in TEXTS else int | float) for k, v in values)
-            and record.where.keys() >= WHERE
-        )
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return None
-    return record if whole else None
+def _read(found: Any) -> Record:
+    """The record of a line, or an error if it is none."""
+    record = Record(Cell(**found["cell"]), found["rows"], found["where"])
+    hash(record.cell)  # Or its values are none.
+    values = [item for row in record.rows for item in row.items()]
+    whole = (
+        len(record.rows) > 0
+        and all(isinstance(row["step"], int) for row in record.rows)
+        and all(isinstance(v, str if k in TEXTS else int | float) for k, v in values)
+        and record.where.keys() >= WHERE
+    )
+    if not whole:
+        raise ValueError("This is no record of a cell.")
+    return record

@@ -2,31 +2,15 @@
 
 import contextlib
 import dataclasses
-import datetime
 import math
-import signal
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-import jax
-import jax.numpy as jnp
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TaskProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.table import Column
-
-import jpc
 import jpc.data
 
 from .._device import accelerated
+from .._jobs import run_jobs, where
 from .._layer import choice
 from ..data._source import source_of
 from ._cell import Cell, Store
@@ -76,40 +60,16 @@ def reproduce(
         wanted = {cell.dataset for cell in cells if only(cell)}
         missing = _fetch(wanted, download=size == "full", progress=progress)
         mine = [cell for cell in cells if only(cell) and cell.dataset not in missing]
-        jobs = plan([cell for cell in mine if not store.is_done(cell, _where())])
-        _run(jobs, store, minutes, progress)
+        jobs = plan([cell for cell in mine if not store.is_done(cell, where())])
+        work = lambda job, advance: store.add(job, run_cells(job, advance), where())
+        said: Any = dict(cost=_cost, describe=_describe, size=len)
+        run_jobs(jobs, work, **said, minutes=minutes, shown=progress)
     # Read anew, for what others may have written.
     return write_report(name, figure, size, cells, _open(out).rows(cells), out, missing)
 
 
 def _open(out: Path) -> Store:
     return Store(out / "cells.jsonl")
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[Callable[[], None]]:
-    """To be told to end is an interruption, too; and one that gets lost, since JAX ignores what is
-    raised while it tidies up, is raised again by the function that is given.
-    """
-    asked = False
-
-    def ask(*_: Any) -> NoReturn:
-        nonlocal asked
-        asked = True
-        raise KeyboardInterrupt
-
-    def check() -> None:
-        if asked:
-            raise KeyboardInterrupt
-
-    first = threading.current_thread() is threading.main_thread()  # It alone gets signals.
-    signals = [signal.SIGINT, signal.SIGTERM] if first else []
-    before = [signal.signal(number, ask) for number in signals]
-    try:
-        yield check
-    finally:
-        for number, handler in zip(signals, before, strict=True):
-            signal.signal(number, handler)
 
 
 def _is_here(dataset: str) -> bool:
@@ -162,42 +122,6 @@ def _cost(job: Sequence[Cell]) -> float:
     return 5.0 + 5e-11 * gradients * cell.hidden * cell.width**2 * cell.batch
 
 
-def _run(jobs: Sequence[Sequence[Cell]], store: Store, minutes: float, shown: bool) -> None:
-    """Runs jobs with a line for each of them when it is done and, on a terminal, a bar."""
-    times = (TimeElapsedColumn(), TextColumn("left:"), TimeRemainingColumn())
-    name = TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True))
-    columns = (TaskProgressColumn(), *times, BarColumn(20), name)
-    options: Any = dict(transient=True, expand=True, speed_estimate_period=3600)
-    costs = [_cost(job) for job in jobs]
-    with Progress(*columns, disable=not shown, **options) as bar, _interruptible() as check:
-        say = lambda text: bar.console.print(text, highlight=False, soft_wrap=True)
-        task, begin = bar.add_task("", total=sum(costs)), time.monotonic()
-        if shown and jobs:
-            say(f"{sum(map(len, jobs))} networks to train, about {_duration(sum(costs))}")
-        for number, (job, cost) in enumerate(zip(jobs, costs, strict=True), 1):
-            if time.monotonic() - begin > 60 * minutes:
-                break
-
-            def advance(part: float, cost: float = cost) -> None:
-                check()
-                bar.advance(task, part * cost)
-
-            bar.update(task, description=_describe(job))
-            store.add(job, run_cells(job, advance), _where())
-            if shown:
-                spent = time.monotonic() - begin
-                left = spent * (sum(costs) / sum(costs[:number]) - 1)
-                told = f"{_duration(spent)}, {_duration(left)} left"
-                say(f"{number}/{len(jobs)}  {_describe(job)}  {told}")
-
-
-def _duration(seconds: float) -> str:
-    """`40 s`, `5 min`, `2 h`."""
-    units = {"h": 3600, "min": 60, "s": 1}
-    name = next((name for name, unit in units.items() if seconds >= 2 * unit), "s")
-    return f"{seconds / units[name]:.0f} {name}"
-
-
 def _describe(job: Sequence[Cell]) -> str:
     """`mnist: H = 5, euler, T = 50, dt = 0.5; euler, T = 50, dt = 0.1; seeds 0, 1, 2`."""
     names, settings, seeds = (
@@ -206,14 +130,3 @@ def _describe(job: Sequence[Cell]) -> str:
     )
     listed = "; ".join(settings if len(settings) < 3 else [settings[0], "...", settings[-1]])
     return f"{', '.join(names)}: H = {job[0].hidden}, {listed}; seeds {', '.join(seeds)}"
-
-
-def _where() -> dict[str, str]:
-    """On what cells are run; see `run_cells` for the precision of its products."""
-    return {
-        "date": datetime.date.today().isoformat(),
-        "device": jax.devices()[0].device_kind,
-        "products": jnp.result_type(float).name,
-        "jax": jax.__version__,
-        "jpc": jpc.__version__,
-    }

@@ -1,0 +1,109 @@
+"""Pictures of tables."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from ._report import by_rule, ends
+from ._table import Cell
+
+_GREY = "#888888"
+_COLOURS = dict(plain="#c44e52", positive="#dd8452", negative="#8172b3", centred="#4c72b0")
+
+
+def _axes(rows: int, columns: int) -> tuple[Figure, Any]:
+    figure = Figure(figsize=(3.4 * columns + 0.6, 2.7 * rows + 0.5), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for axis in axes.flat:
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.tick_params(labelsize=8)
+    return figure, axes
+
+
+def _places(found: Mapping[Cell, dict]) -> list[str]:
+    return list(dict.fromkeys(cell.place for cell in found))
+
+
+def _legend(figure: Figure) -> None:
+    every = [axis.get_legend_handles_labels() for axis in figure.axes]
+    items = {label: handle for pair in every for handle, label in zip(*pair, strict=True)}
+    options: Any = dict(frameon=False, fontsize=8, ncols=4, loc="outside lower center")
+    figure.legend(items.values(), items.keys(), **options)
+
+
+def strengths(found: Mapping[Cell, dict]) -> Figure:
+    """For each place the accuracy, the sensitivity of the trained network and the angle to
+    backpropagation against the strength.
+    """
+    places = _places(found)
+    figure, axes = _axes(len(places), 3)
+    last = lambda name: lambda run: run["regimes"][-1][name]
+    panels = {
+        "test accuracy, %": lambda run: run["accuracies"][-1],
+        "tr A / n of the trained network": last("mean_sensitivity"),
+        "angle to backpropagation": last("angle"),
+    }
+    for row, place in zip(axes, places, strict=True):
+        groups = by_rule(place, found)
+        for axis, (label, value) in zip(row, panels.items(), strict=True):
+            _against_strength(axis, groups, value)
+            axis.set(xscale="log", xlabel="strength, p tr(A) / n")
+            axis.set_ylabel(label, fontsize=8)
+        row[1].set_yscale("log")
+        row[0].set_title(place, fontsize=9, loc="left")
+    _legend(figure)
+    return figure
+
+
+def _against_strength(axis: Axes, groups: Mapping[tuple, Sequence[dict]], value: Any) -> None:
+    for rule in dict.fromkeys(rule for rule, _ in groups):
+        mine = {s: list(map(value, runs)) for (r, s), runs in groups.items() if r == rule}
+        if None in mine:
+            mean, deviation = np.mean(mine[None]), np.std(mine[None])
+            axis.axhline(mean, color=_GREY, linewidth=1, label=rule)
+            axis.axhspan(mean - deviation, mean + deviation, color=_GREY, alpha=0.2, linewidth=0)
+            continue
+        x = sorted(mine)
+        mean, deviation = (np.array([f(mine[s]) for s in x]) for f in (np.mean, np.std))
+        style: Any = dict(color=_COLOURS.get(rule), marker="o", markersize=3, linewidth=1.2)
+        axis.errorbar(x, mean, deviation, capsize=2, label=rule, **style)
+
+
+def training(found: Mapping[Cell, dict]) -> Figure:
+    """For each place the accuracy, the mean eigenvalue of S and the share of certified examples
+    during training.
+    """
+    places = _places(found)
+    figure, axes = _axes(len(places), 3)
+    named = list(dict.fromkeys(cell.named for cell in found))
+    palette = mpl.colormaps["tab10" if len(named) < 11 else "tab20"].colors  # pyright: ignore
+    colours = dict(zip(named, palette, strict=False)) | {"backprop": _GREY}
+    for row, place in zip(axes, places, strict=True):
+        for (rule, strength), runs in by_rule(place, found).items():
+            label = rule if strength is None else f"{rule} {strength:g}"
+            style: Any = dict(color=colours.get(label), linewidth=1.2, label=label)
+            curves = np.array([run["accuracies"] for run in runs])
+            row[0].plot(1 + np.arange(curves.shape[1]), curves.mean(0), **style)
+            if rule == "backprop":
+                continue
+            epochs = [look["epoch"] for look in runs[0]["regimes"]]
+            for axis, name in zip(row[1:], ("mean_eigenvalue", "successful"), strict=True):
+                values = [[look[name] for look in run["regimes"]] for run in runs]
+                axis.plot(epochs, np.mean(values, axis=0), marker="o", markersize=3, **style)
+        best = max(max(ends(runs)) for runs in by_rule(place, found).values())
+        row[0].set_ylim(max(0, best - 30), min(100, best + 3))
+        row[1].set_yscale("log")
+        row[2].set_ylim(-0.03, 1.03)
+        labels = ("test accuracy, %", "mean eigenvalue of S", "certified examples")
+        for axis, label in zip(row, labels, strict=True):
+            axis.set_ylabel(label, fontsize=8)
+            axis.set_xlabel("epochs", fontsize=8)
+            axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        row[0].set_title(place, fontsize=9, loc="left")
+    _legend(figure)
+    return figure

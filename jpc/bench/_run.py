@@ -1,0 +1,101 @@
+"""From the name of a table to its files."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jpc.data
+
+from .._device import rounds_products
+from .._jobs import run_jobs, where
+from .._layer import choice
+from .._lines import append_lines, read_lines
+from ._report import write_report
+from ._table import NETWORKS, SIZES, SUITES, Cell
+from ._train import run_cell
+
+
+def bench(
+    name: str,
+    size: str = "default",
+    out: Path = Path("bench"),
+    *,
+    run: bool = True,
+    only: Callable[[Cell], bool] = lambda cell: True,
+    minutes: float = math.inf,
+    progress: bool = True,
+) -> Path:
+    """Trains the networks of a table, and writes `name.md`, `.csv`, `.png` and `.pdf` into a
+    folder. What was measured of each network is kept: run again after an interruption, it goes
+    on.
+
+    **Arguments:**
+
+    - `name`: one of [`jpc.bench.SUITES`][].
+    - `size`: `"smoke"`, `"default"`, or `"full"`, for an accelerator.
+    - `out`: the folder.
+    - `run`: whether to train what is missing, or only to write down what is there.
+    - `only`: which of its networks to train.
+    - `minutes`: after which no other one is begun.
+    - `progress`: whether to show how far it is.
+
+    **Returns:**
+
+    The path of the `.md`.
+    """
+    suite, out = SUITES[choice("table", name, tuple(SUITES))], Path(out)
+    cells, path = suite.cells(choice("size", size, SIZES)), out / "cells.jsonl"
+    if run:
+        if out.is_file():
+            raise NotADirectoryError(f"{out} is a file: out must be a folder.")
+        out.mkdir(parents=True, exist_ok=True)
+        found = read_results(path)
+        missing = [cell for cell in cells if only(cell) and cell not in found]
+        sets = sorted({cell.dataset for cell in missing if not jpc.data.where(cell.dataset)})
+        if sets:
+            raise FileNotFoundError(
+                f"{sets[0]} is not on this machine: jpc data fetch {sets[0]}. --smoke needs "
+                "nothing but digits, which are in the library."
+            )
+        keep = lambda cell, done: append_lines(path, [_record(cell, done)])
+        work = lambda cell, advance: keep(cell, run_cell(cell, advance))
+        told: Any = dict(cost=_cost, describe=_describe)
+        run_jobs(_in_order(missing), work, **told, minutes=minutes, shown=progress)
+    return write_report(name, suite, size, cells, read_results(path), out)
+
+
+def read_results(path: Path) -> dict[Cell, dict[str, Any]]:
+    """What was measured of each cell, and where. The last one counts."""
+    return dict(read_lines(path, _parse))
+
+
+def _record(cell: Cell, found: dict[str, Any]) -> dict[str, Any]:
+    products = "tf32" if rounds_products() else "float32"
+    return dict(cell=dataclasses.asdict(cell), found=found, where=where(products))
+
+
+def _parse(line: Any) -> tuple[Cell, dict[str, Any]]:
+    cell, found = Cell(**line["cell"]), line["found"]
+    hash(cell)
+    if not (found["accuracies"] and found["regimes"] and found["cost"] > 0):
+        raise ValueError("This is no result.")
+    return cell, found | line["where"]
+
+
+def _in_order(cells: Sequence[Cell]) -> list[Cell]:
+    """Small networks first, and those beside each other that share their programs."""
+    place = lambda cell: (_cost(dataclasses.replace(cell, rule="")), cell.place, cell.rule)
+    return sorted(cells, key=place)
+
+
+def _cost(cell: Cell) -> float:
+    """About how long a network takes, in units of its own."""
+    passes = {"backprop": 1.0, "nudged": 1.3}.get(cell.rule, 3.0)
+    size = 20.0 if NETWORKS[cell.network].images else 1.0
+    return passes * size * cell.epochs * (cell.width / 128) ** 2
+
+
+def _describe(cell: Cell) -> str:
+    return f"{cell.place}: {cell.named}, seed {cell.seed}"
