@@ -13,6 +13,11 @@ from ._report import by_rule, ends
 from ._table import Cell
 
 _GREY = "#888888"
+_REGIME = {
+    "mean_eigenvalue": "mean eigenvalue of S",
+    "mean_sensitivity": "tr A / n",
+    "successful": "certified examples",
+}
 _COLOURS = dict(plain="#c44e52", positive="#dd8452", negative="#8172b3", centred="#4c72b0")
 
 
@@ -75,32 +80,33 @@ def _against_strength(axis: Axes, groups: Mapping[tuple, Sequence[dict]], value:
 
 
 def training(found: Mapping[Cell, dict]) -> Figure:
-    """For each place the accuracy, the mean eigenvalue of S and the share of certified examples
-    during training.
+    """For each place a line for each seed: the accuracy, the mean eigenvalue of S, the
+    sensitivity of the network and the share of certified examples during training.
     """
     places = _places(found)
-    figure, axes = _axes(len(places), 3)
+    figure, axes = _axes(len(places), 1 + len(_REGIME))
     named = list(dict.fromkeys(cell.named for cell in found))
     palette = mpl.colormaps["tab10" if len(named) < 11 else "tab20"].colors  # pyright: ignore
     colours = dict(zip(named, palette, strict=False)) | {"backprop": _GREY}
     for row, place in zip(axes, places, strict=True):
-        for (rule, strength), runs in by_rule(place, found).items():
+        groups = by_rule(place, found)
+        for (rule, strength), runs in groups.items():
             label = rule if strength is None else f"{rule} {strength:g}"
-            style: Any = dict(color=colours.get(label), linewidth=1.2, label=label)
-            curves = np.array([run["accuracies"] for run in runs])
-            row[0].plot(1 + np.arange(curves.shape[1]), curves.mean(0), **style)
-            if rule == "backprop":
-                continue
-            epochs = [look["epoch"] for look in runs[0]["regimes"]]
-            for axis, name in zip(row[1:], ("mean_eigenvalue", "successful"), strict=True):
-                values = [[look[name] for look in run["regimes"]] for run in runs]
-                axis.plot(epochs, np.mean(values, axis=0), marker="o", markersize=3, **style)
-        best = max(max(ends(runs)) for runs in by_rule(place, found).values())
-        row[0].set_ylim(max(0, best - 30), min(100, best + 3))
-        row[1].set_yscale("log")
-        row[2].set_ylim(-0.03, 1.03)
-        labels = ("test accuracy, %", "mean eigenvalue of S", "certified examples")
-        for axis, label in zip(row, labels, strict=True):
+            style: Any = dict(color=colours.get(label), linewidth=0.9, label=label)
+            for run in runs:
+                tested = run["accuracies"]
+                row[0].plot(1 + np.arange(len(tested)), tested, **style)
+                for axis, name in zip(row[1:], _REGIME, strict=True):
+                    values = [look[name] for look in run["regimes"]]
+                    epochs = [look["epoch"] for look in run["regimes"]]
+                    if rule != "backprop" or name == "mean_sensitivity":
+                        axis.plot(epochs, values, marker="o", markersize=2, **style)
+        best = max(max(ends(runs)) for runs in groups.values())
+        row[0].set_ylim(max(0, best - 25), min(100, best + 2))
+        row[1].set_ylim(0.9, max(3.0, row[1].get_ylim()[1]))
+        row[2].set_yscale("log")
+        row[3].set_ylim(-0.03, 1.03)
+        for axis, label in zip(row, ("test accuracy, %", *_REGIME.values()), strict=True):
             axis.set_ylabel(label, fontsize=8)
             axis.set_xlabel("epochs", fontsize=8)
             axis.xaxis.set_major_locator(MaxNLocator(integer=True))

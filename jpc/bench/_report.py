@@ -13,6 +13,15 @@ from .._significance import LEVEL, Sample, holm, welch
 from ._table import NETWORKS, RULES, Cell, Suite
 from ._train import WARM_UP, WEIGHT_DECAY
 
+_APART = 10.0  # Percent, between seeds.
+_LEGEND = """Accuracy: on the test set, after training, in percent; mean ± standard deviation over
+seeds, or each of them where they are far apart. p: the chance of such a difference to
+backpropagation if there were none (Welch's t-test, Holm's correction); * below 0.05. Time: of a
+training step, relative to backpropagation in the same run, in turns. Memory: of its program,
+relative to that of backpropagation. The others are of the trained network on 256 training
+examples. S is the mean eigenvalue of I + H A, 1 for backpropagation; the angle is to
+backpropagation's gradient; certified are examples that are at equilibrium to the tolerance of
+their rule, 1 % for the nudged ones."""
 Found = Mapping[Cell, dict[str, Any]]
 
 
@@ -39,14 +48,7 @@ def write_report(
         f"Run on {'; '.join(devices)}, {' to '.join(dict.fromkeys((dates[0], dates[-1])))}.",
         _picture(suite.picture, mine, out / name),
         *(part for place in places for part in _table(place, mine)),
-        "Accuracy: on the test set, after training, in percent; mean ± standard deviation over "
-        "seeds. p: the chance of such a difference to backpropagation if there were none "
-        "(Welch's t-test, Holm's correction); * below 0.05. Time: of a training step, relative "
-        "to backpropagation in the same run, in turns. Memory: of its program, relative to that "
-        "of backpropagation. The others are of the trained network on 256 training examples: S "
-        "is the mean eigenvalue of I + H A, 1 for backpropagation; the angle is to "
-        "backpropagation's gradient; certified are examples that are proved to be at "
-        "equilibrium.",
+        _LEGEND,
         "\n".join(f"- {rule}: {RULES[rule].text}." for rule in rules),
         *_not_run(cells, mine),
     ]
@@ -82,7 +84,7 @@ def _table(place: str, found: Found) -> list[str]:
     text = NETWORKS[cell.network].text
     width = f"width {cell.width}" if not cell.images else f"{cell.width} channels"
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    return [f"## {place[0].upper()}{place[1:]}", f"{text}, {width}.", table]
+    return [f"## {place}", f"{text}, {width}.", table]
 
 
 def _line(rule: str, strength: float | None, runs: Sequence[dict], chance: float) -> list[str]:
@@ -97,14 +99,21 @@ def _line(rule: str, strength: float | None, runs: Sequence[dict], chance: float
         _spread(ends(runs)),
         told,
         "1" if own else f"{statistics.median(run['cost'] for run in runs):.2f}",
-        "1" if own else f"{statistics.median(run['memory'] for run in runs):.2f}",
+        "1" if own else _known(statistics.median(run["memory"] for run in runs)),
         "1" if own else f"{mean('mean_eigenvalue'):.3g}",
         "0" if own else f"{mean('angle'):.0f}°",
         "" if own else f"{mean('successful'):.0%}",
     ]
 
 
+def _known(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:.2f}"
+
+
 def _spread(values: Sequence[float]) -> str:
+    """The mean and the deviation, or each value where some failed: a mean says nothing then."""
+    if max(values) - min(values) > _APART:
+        return ", ".join(f"{value:.2f}" for value in values)
     spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
     return f"{statistics.fmean(values):.2f}{spread}"
 
