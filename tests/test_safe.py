@@ -24,6 +24,7 @@ from jaxtyping import install_import_hook
 from typer.testing import CliRunner
 
 import jpc
+from jpc._claim import LOCK, InUseError, hold, is_running, was_killed
 from jpc._fit import checkpoint, loop, progress as progress_module
 from jpc._fit.clock import CompileClock
 from jpc._fit.store import Store
@@ -31,7 +32,6 @@ from jpc._fit.store import Store
 with install_import_hook("jpc.cli", "beartype.beartype"):
     from jpc.cli import cache, check, evaluate as evaluate_module, train as train_module
     from jpc.cli.app import app
-    from jpc.cli.claim import LOCK, hold, is_running, was_killed
     from jpc.cli.config import ConfigError
     from jpc.cli.folder import RunFolder, take_folder
 
@@ -73,7 +73,7 @@ class TestFolders:
             folder.begin(CONFIG)
             folder.append(dict(epoch=1))
             assert is_running(folder.path) and not was_killed(folder.path)
-            with pytest.raises(ConfigError, match=f"in use by another run .process {os.getpid()}"):
+            with pytest.raises(InUseError, match=f"in use by another run .process {os.getpid()}"):
                 take(overwrite=True)
             result = invoke("train", "--resume", folder.path)
             assert (result.exit_code, "in use" in result.stderr) == (2, True)
@@ -174,7 +174,7 @@ class TestFaults:
             store.write(2, tree, {})
         store.close()
         after = Store(tmp_path / "checkpoints", keep=2)
-        assert after.newest() == 1
+        assert after.numbers() == [1]
         after.close()
 
     def test_messages_are_whole(self, failing, tmp_path):
@@ -217,7 +217,7 @@ class TestInterrupts:
 
     def test_before_the_first_step(self, tmp_path):
         """There is nothing to wait for."""
-        saver = checkpoint.Saver(jpc.Checkpoints(tmp_path), {}, loop.Devices())
+        saver = checkpoint.Saver(jpc.Checkpoints(tmp_path), {}, dict, loop.Devices())
         with (
             contextlib.closing(saver),
             pytest.raises(KeyboardInterrupt, match="Nothing was saved"),

@@ -2,6 +2,7 @@ import contextlib
 import functools as ft
 import hashlib
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,11 @@ from .check import describe, first_difference
 from .devices import typed, untyped
 
 _FORMAT = 1
+_LONGEST = 200  # Of what another library says.
+
+
+class DamagedError(ValueError):
+    """A checkpoint is not what was written."""
 
 
 class Store:
@@ -27,8 +33,14 @@ class Store:
         self.folder, self._keep, self._ocp = folder, keep, _orbax()
         self._managers = contextlib.ExitStack()
 
-    def newest(self) -> int | None:
-        return self._reader.latest_step() if self.folder.is_dir() else None
+    def numbers(self) -> list[int]:
+        """Those of all checkpoints, the newest first."""
+        entries = self.folder.iterdir() if self.folder.is_dir() else ()
+        return sorted((int(e.name) for e in entries if e.name.isdigit()), reverse=True)
+
+    def set_aside(self, number: int) -> None:
+        """Makes room for a checkpoint in the place of one that is damaged."""
+        (self.folder / str(number)).rename(self.folder / f"damaged-{number}-{time.time_ns()}")
 
     def close(self) -> None:
         self._managers.close()
@@ -75,7 +87,8 @@ class Store:
         if notes["format"] != _FORMAT:
             raise self.refuse(number, "was written by another version of jpc.fit")
         if difference := first_difference(notes["arrays"], describe(tree)):
-            raise self.refuse(number, f"is of another state: {difference}")
+            why = f"is of another state: {difference}. Choose another folder"
+            raise self.refuse(number, why)
         return notes
 
     def read_arrays(self, number: int, tree: PyTree, notes: dict[str, Any]) -> PyTree:
@@ -93,10 +106,9 @@ class Store:
     def refuse(self, number: int, why: str) -> ValueError:
         return ValueError(f"The checkpoint {self.folder / str(number)} {why}.")
 
-    def _damaged(self, number: int, why: Any) -> ValueError:
-        first = str(why).partition("\n")[0]
-        remedy = "delete that folder to go on from the one before it"
-        return self.refuse(number, f"is damaged ({first}): {remedy}")
+    def _damaged(self, number: int, why: Any) -> DamagedError:
+        first = str(why).partition("\n")[0].partition(" [")[0][:_LONGEST]
+        return DamagedError(f"The checkpoint {self.folder / str(number)} is damaged ({first}).")
 
     def _read(self, number: int, name: str, arg: Any) -> Any:
         try:

@@ -15,17 +15,17 @@ import typer
 import jpc.data
 
 from .. import __version__
+from .._claim import InUseError, hold
 from .._extras import TRAIN
 from .._files import write_whole
 from . import INTERRUPTED
 from .advice import advise
-from .claim import hold
 from .config import Config, ConfigError
 from .folder import RunFolder, choose_folder, take_folder
 from .grid import Sweep, as_args, read_sweep
 from .help import App, Group
 from .options import read_config, with_options
-from .safe import explain, kept_safe, tell_of_killed
+from .safe import explain, kept_safe, plain_warnings, tell_of_killed
 from .suggest import did_you_mean
 from .summary import summarise
 from .sweep import choose_sweep_folder, run_sweep
@@ -87,8 +87,9 @@ def data() -> None:
 def _exits(debug: bool = False) -> Iterator[None]:
     """What went wrong, in words: 2 for a wrong use, 1 for all else."""
     try:
-        yield
-    except ConfigError as error:
+        with plain_warnings():
+            yield
+    except (ConfigError, InUseError) as error:
         typer.echo(f"jpc: {error}", err=True)
         raise typer.Exit(2) from None
     except typer.Exit:
@@ -119,6 +120,9 @@ def train(
     resume: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Go on with the run of this folder.")
     ] = None,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Resume even if data or code are others.")
+    ] = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Delete the run that is in --out.")
     ] = False,
@@ -137,6 +141,9 @@ def train(
     jpc train experiment.toml --seed 1
     """
     shown = not (quiet or as_json)
+    if anyway and resume is None:
+        with _exits():
+            raise ConfigError("--anyway goes with --resume RUN.")
     if seeds is not None:
         with _exits(debug):
             if resume is not None or overwrite:
@@ -158,7 +165,8 @@ def train(
                 if config.data.is_own:
                     typer.echo(task.setting.dataset)
                 typer.echo(f"{folder.path}: {describe(task.setting.config)}")
-            record = train_task(task, folder, resume=resume is not None, progress=shown)
+            how = "anyway" if anyway else resume is not None
+            record = train_task(task, folder, resume=how, progress=shown)
     if as_json:
         typer.echo(json.dumps(dict(record, run=str(folder.path), report=str(folder.report))))
     elif shown:

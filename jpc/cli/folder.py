@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from .._claim import LOCK, hold
 from .._files import write_whole
 from .check import make_config
-from .claim import LOCK, hold
 from .config import Config, ConfigError
 from .svg import Drawing
 from .toml import as_tables, read_tables, write_tables

@@ -91,7 +91,8 @@ def check_unchanged(folder: RunFolder, config: Config, dataset: Dataset) -> None
     if config.data.is_own and _read(folder)["sha256"] != _digest(dataset):
         raise ConfigError(
             f"{dataset.name} is not what it was when {folder.path} began. Train anew, or evaluate "
-            f"the new data: jpc eval {folder.path} --data FILE."
+            f"the new data: jpc eval {folder.path} --data FILE; or go on with it all the same: "
+            f"jpc train --resume {folder.path} --anyway."
         )
 
 

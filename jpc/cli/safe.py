@@ -2,13 +2,33 @@
 
 import contextlib
 import shlex
+import warnings
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import typer
 
-from .claim import is_running, was_killed
+from .._claim import is_running, was_killed
 from .folder import RunFolder
 from .interrupt import INTERRUPTED
+
+
+@contextlib.contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Warnings to the user are lines like all others, without a place in the code."""
+    show = warnings.showwarning
+
+    def say(message: Any, category: type[Warning], *args: Any, **named: Any) -> None:
+        if category is UserWarning and "persistent compilation cache" not in str(message):
+            typer.echo(f"jpc: {message}", err=True)
+        else:
+            show(message, category, *args, **named)
+
+    warnings.showwarning = say
+    try:
+        yield
+    finally:
+        warnings.showwarning = show
 
 
 @contextlib.contextmanager

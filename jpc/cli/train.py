@@ -1,7 +1,7 @@
 import contextlib
 import functools as ft
 import time
-from typing import Any
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
@@ -9,9 +9,11 @@ import jax
 import jpc
 
 from .._files import write_whole
+from .._fit.checkpoint import READ
+from .._fit.differ import OtherRunError
 from .advice import tell_pace
 from .build import load_data, make_keys, make_mesh
-from .config import Config
+from .config import Config, ConfigError
 from .diagnose import Diagnosis
 from .folder import Record, RunFolder
 from .outcome import Outcome, observe
@@ -98,14 +100,16 @@ def prepare(config: Config, *, progress: bool) -> AbstractTask:
     return task
 
 
-def train(task: AbstractTask, folder: RunFolder, *, resume: bool, progress: bool) -> Record:
+def train(
+    task: AbstractTask, folder: RunFolder, *, resume: bool | Literal["anyway"], progress: bool
+) -> Record:
     """Trains, and keeps the folder of the run up to date.
 
     **Arguments:**
 
     - `task`: what to train.
     - `folder`: that of the run.
-    - `resume`: whether to go on with a run that is there.
+    - `resume`: whether to go on with a run that is there; or `"anyway"`, with another one too.
     - `progress`: whether to show how it goes.
 
     **Returns:**
@@ -114,7 +118,7 @@ def train(task: AbstractTask, folder: RunFolder, *, resume: bool, progress: bool
     """
     config, watcher, state = task.setting.config, Watcher(task, folder), task.state()
     examples = len(task.setting.dataset.train[1])
-    if resume:
+    if resume is True:
         check_unchanged(folder, config, task.setting.dataset)
     (folder.write_config if resume else folder.begin)(config)
     keep_data(folder, config, task.setting.dataset)
@@ -130,6 +134,9 @@ def train(task: AbstractTask, folder: RunFolder, *, resume: bool, progress: bool
             callbacks=[watcher.note],
             pace=ft.partial(tell_pace, config, examples) if progress else None,
         )
+    except OtherRunError as error:
+        again = f"jpc train --resume {folder.path} --anyway"
+        raise ConfigError(f"{error.found}. Train anew, or go on all the same: {again}.") from None
     except BaseException as error:
         with contextlib.suppress(OSError):  # Of which the first one matters.
             watcher.report("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
@@ -140,7 +147,7 @@ def train(task: AbstractTask, folder: RunFolder, *, resume: bool, progress: bool
 
 
 def fit(
-    task: AbstractTask, state: State, folder: RunFolder, *, resume: bool, **options: Any
+    task: AbstractTask, state: State, folder: RunFolder, *, resume: Any, **options: Any
 ) -> jpc.Fitted:
     """Trains from the beginning, or from where a run got to."""
     config, dataset = task.setting.config, task.setting.dataset
@@ -175,4 +182,7 @@ def make_pair(task: AbstractTask, examples: tuple) -> tuple[Any, Any]:
 
 def restore(task: AbstractTask, folder: RunFolder) -> State:
     """The state of a run of which at least one epoch is done."""
-    return fit(task, task.state(), folder, resume=True, epochs=1, progress=False).state
+    try:
+        return fit(task, task.state(), folder, resume=READ, epochs=1, progress=False).state
+    except OtherRunError as error:
+        raise ConfigError(f"{error.found}. Was {folder.config} changed? Change it back.") from None
