@@ -32,6 +32,11 @@ def hold(folder: Path) -> Iterator[None]:
                 (folder / LOCK).unlink()
 
 
+def is_held(folder: Path) -> bool:
+    """Whether a folder that was taken is still where it was."""
+    return (folder / LOCK).exists()
+
+
 def is_running(folder: Path) -> bool:
     """Whether a process holds a folder."""
     try:

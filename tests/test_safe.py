@@ -30,7 +30,7 @@ from jpc._fit.clock import CompileClock
 from jpc._fit.store import Store
 
 with install_import_hook("jpc.cli", "beartype.beartype"):
-    from jpc.cli import cache, check, evaluate as evaluate_module, train as train_module
+    from jpc.cli import cache, check, evaluate as evaluate_module, safe, train as train_module
     from jpc.cli.app import app
     from jpc.cli.config import ConfigError
     from jpc.cli.folder import RunFolder, take_folder
@@ -176,6 +176,26 @@ class TestFaults:
         after = Store(tmp_path / "checkpoints", keep=2)
         assert after.numbers() == [1]
         after.close()
+
+    @pytest.mark.parametrize("name", ["metrics.jsonl", "data.json", "config.toml"])
+    def test_files_that_are_damaged(self, name, tmp_path):
+        folder = RunFolder(tmp_path)
+        data = dict(dataset=str(tmp_path / "x.csv"), task="discriminative")
+        own = {"data": data, "training": {"batch_size": 4, "epochs": 1}}
+        folder.begin(check.make_config(own | {"optimiser": {"learning_rate": 0.1}}))
+        folder.append(dict(epoch=1))
+        folder.data.write_text("{}")
+        content = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_bytes(content[:1] + b"\xff" + content[1:])
+        result = invoke("predict", tmp_path, tmp_path / "x.csv")
+        assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.stderr
+        assert re.match(rf"jpc: {tmp_path}/{name} is (damaged|not TOML): ", result.stderr)
+
+    def test_what_is_left_of_a_folder_that_is_gone(self, tmp_path):
+        """And that a library has made again."""
+        with take_folder(tmp_path / "run", "digits", overwrite=False) as folder:
+            (folder.checkpoints / "7").mkdir(parents=True)
+        assert safe._what_is_left(folder, "safe") == "The folder of the run is gone."
 
     def test_messages_are_whole(self, failing, tmp_path):
         failing(RuntimeError("None of these has it:\n  a\n  b\nPut it there."), saved=False)

@@ -1,5 +1,6 @@
 import contextlib
 import dataclasses
+import errno
 import functools as ft
 import json
 import os
@@ -15,7 +16,7 @@ import equinox as eqx
 import jax
 from jaxtyping import PyTree
 
-from .._claim import InUseError, hold
+from .._claim import InUseError, hold, is_held
 from .._layer import check_sizes
 from .._types import Given
 from .check import describe
@@ -235,8 +236,15 @@ class Saver(AbstractSaver):
         # The end of an epoch has a number of its own, after that of its last step.
         number = now.total + now.epoch
         if number != self._number:
+            self._check_folder()
             self._store.write(number, _arrays(now), notes)
         self._note_saved(number)
+
+    def _check_folder(self) -> None:
+        """Orbax would make a new one in the place of one that somebody has moved."""
+        if jax.process_index() == 0 and not is_held(self._store.folder):
+            missing = errno.ENOENT
+            raise FileNotFoundError(missing, os.strerror(missing), str(self._store.folder))
 
     def _note_saved(self, number: int) -> None:
         self._saved, self._new, self._number = time.monotonic(), False, number

@@ -2,7 +2,9 @@ import contextlib
 import functools as ft
 import hashlib
 import json
+import logging
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +71,8 @@ class Store:
         args = self._ocp.args
         items = dict(arrays=args.StandardSave(_numbered(tree)), notes=args.JsonSave(notes))
         try:
-            self._writer.save(number, args=args.Composite(**items), force=True)
+            with _quiet():
+                self._writer.save(number, args=args.Composite(**items), force=True)
         except OSError:
             raise
         except Exception as error:  # Whatever Orbax says when it cannot write.
@@ -113,9 +116,11 @@ class Store:
     def _read(self, number: int, name: str, arg: Any) -> Any:
         try:
             args = self._ocp.args.Composite(**{name: arg})
-            return self._reader.restore(number, args=args)[name]
+            with _quiet():
+                return self._reader.restore(number, args=args)[name]
         except Exception as error:  # Whatever Orbax finds wrong with its files.
-            raise self._damaged(number, error) from error
+            why = f"its {name} cannot be read: {error}"
+            raise self._damaged(number, why) from error
 
 
 def _orbax() -> Any:
@@ -124,6 +129,18 @@ def _orbax() -> Any:
     except ImportError:
         raise ImportError(f"Checkpoints need Orbax: {TRAIN}.") from None
     return orbax.checkpoint
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """What Orbax logs of an error is in what it raises, too."""
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _own(array: Array, like: Array) -> Array:

@@ -74,11 +74,16 @@ class RunFolder:
         if not self.metrics.is_file():
             return []
         lines = self.metrics.read_bytes().splitlines(keepends=True)
-        return [record for _, record in map(_parse, lines) if record]
+        try:
+            return [record for _, record in map(_parse, lines) if record]
+        except ValueError:
+            raise ConfigError(
+                f"{self.metrics} is damaged: a line of it is not JSON. Delete that line."
+            ) from None
 
     def write_report(self, page: str, drawings: Sequence[Drawing]) -> None:
         """The report, and its figures beside it."""
-        self.figures.mkdir(parents=True, exist_ok=True)
+        self.figures.mkdir(exist_ok=True)  # In a folder that is still there.
         for drawing in drawings:
             write_whole(self.figures / f"{drawing.name}.svg", drawing.file())
         write_whole(self.report, page)

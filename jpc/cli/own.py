@@ -104,7 +104,10 @@ def _digest(dataset: Dataset) -> str:
 def _read(folder: RunFolder) -> dict[str, Any]:
     if not folder.data.is_file():
         raise ConfigError(f"{folder.path} has no data.json, which says what its data was.")
-    return json.loads(folder.data.read_text())
+    try:
+        return json.loads(folder.data.read_bytes())
+    except ValueError as error:
+        raise ConfigError(f"{folder.data} is damaged: {error}.") from None
 
 
 class New(NamedTuple):

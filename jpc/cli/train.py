@@ -118,6 +118,7 @@ def train(
     """
     config, watcher, state = task.setting.config, Watcher(task, folder), task.state()
     examples = len(task.setting.dataset.train[1])
+    folder.read_metrics()  # If they are damaged, that is known before training.
     if resume is True:
         check_unchanged(folder, config, task.setting.dataset)
     (folder.write_config if resume else folder.begin)(config)
