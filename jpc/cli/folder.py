@@ -53,8 +53,12 @@ class RunFolder:
 
     def is_saved(self) -> bool:
         """Whether there is a checkpoint to go on from."""
+        return self.newest() > 0
+
+    def newest(self) -> int:
+        """The number of the newest checkpoint: that of its steps and of the ends of its epochs."""
         found = self.checkpoints.iterdir() if self.checkpoints.is_dir() else ()
-        return any(entry.name.isdigit() for entry in found)
+        return max((int(entry.name) for entry in found if entry.name.isdigit()), default=0)
 
     def append(self, record: Record) -> None:
         """Adds an epoch to the metrics, and cuts off before it what a run that was killed had

@@ -44,9 +44,10 @@ class Watcher:
         if self._task.setting.config.data.task == "discriminative" and self._is_due():
             self._outcome = observe(self._task, state)
         # Not after the first of several epochs: it would be longer until there is one to see.
-        first = not self._folder.read_metrics()
-        only = self._task.setting.config.training.epochs == 1
-        return self._diagnosis(state, place=only or not first)
+        # A run that was killed may have noted an epoch that it takes again.
+        training, examples = self._task.setting.config.training, self._task.setting.dataset.train
+        first = self._folder.newest() <= len(examples[1]) // training.batch_size
+        return self._diagnosis(state, place=training.epochs == 1 or not first)
 
     def conclude(self, state: State, status: Status) -> None:
         """The last report, with what takes longer."""
