@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check -qq -c constrain
 COMMAND := .venv/.command
 TOOLS := .venv/.tools
 
-.PHONY: demo test clean
+.PHONY: demo test faults clean
 
 demo: $(COMMAND)
 	@$(BIN)/jpc train
@@ -16,6 +16,11 @@ test: $(TOOLS)
 	@$(BIN)/ruff format --quiet --check .
 	@$(BIN)/basedpyright
 	@$(BIN)/python -m pytest -n 2 --dist loadfile
+
+# Disks that are full, folders that vanish, kills: about 15 minutes.
+faults: $(TOOLS)
+	@$(BIN)/python tests/faults/faults.py
+	@$(BIN)/python tests/faults/kill.py
 
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis

@@ -1,5 +1,7 @@
 """Runs that end early, and go on: with the bits of those that do not."""
 
+import contextlib
+import functools as ft
 import gc
 import os
 import shutil
@@ -7,17 +9,21 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
+import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+import optax
 import orbax.checkpoint as ocp
 import pytest
 from helpers import arrays, assert_close
 
 import jpc
-from jpc._fit import run
+from jpc._claim import InUseError, hold
+from jpc._fit import checkpoint, fingerprint, loop, run, store
 
 DATA = tuple(np.random.default_rng(0).normal(size=(2, 20, 3)))
 STATE = dict(total=jnp.zeros(3), chain=jr.key(7), empty=jnp.zeros((0, 2)), rate=0.5)
@@ -163,19 +169,30 @@ def saved(tmp_path_factory):
 
 CONFIG = dict(config=dict(name="a", sizes=[3, 4]))
 FOREIGN = [
-    ("batch_size", dict(batch_size=5), r"\['batch_size'\] was 4, and is now 5"),
-    ("key", dict(key=jr.key(2)), r"\['key'\]\[1\] was 1, and is now 2"),
-    ("examples", dict(data=tuple(x[:19] for x in DATA)), r"\['examples'\] was 20, and is now 19"),
+    ("batch_size", dict(batch_size=5), r"run: the batch size: 4 then, 5 now\. Choose another"),
+    ("key", dict(key=jr.key(2)), r"run: the key: another one\. .*resume='anyway'"),
+    ("examples", dict(data=tuple(x[:19] for x in DATA)),
+     r"run: the number of examples: 20 then, 19 now; the data: float64\[20, 3\], .* now\. "),
+    ("data", dict(data=(DATA[0], DATA[1] + 1e-12)),
+     r"run: the data: other numbers of the same shape\. "),
+    ("both", dict(data=(DATA[0], DATA[1] + 1), batch_size=5),
+     r"run: the batch size: 4 then, 5 now; the data: other numbers of the same shape\. "),
+    ("order", dict(shuffle=False), r"run: shuffle: True then, False now\. "),
+    ("initial state", dict(state=STATE | dict(total=jnp.ones(3))),
+     r"run: the state to begin with: other numbers of the same shape\. "),
+    ("test", dict(test=DATA, evaluate=lambda total, **_: dict(loss=jnp.sum(total))),
+     r"run: the test data: none then, given now\. "),
     ("shape", dict(state=STATE | dict(empty=jnp.zeros((0, 3)))),
      r"\['state'\]\['empty'\] was float64\[0, 2\], and is now float64\[0, 3\]"),
     ("type", dict(state=STATE | dict(empty=jnp.zeros((0, 2), "float32"))), r"was float64\[0, 2\]"),
-    ("constant", dict(state=STATE | dict(rate=0.1)), r"\['rate'\] was 0.5, and is now 0.1"),
+    ("constant", dict(state=STATE | dict(rate=0.1)), r"state\['rate'\]: 0.5 then, 0.1 now\. "),
     ("metrics", dict(metrics=()), r"\['sums'\]\['loss'\] was float64\[3\], and is now missing"),
     ("stop", dict(stop=jpc.EarlyStopping("size"), metrics=("loss", "size")),
      r"\['best'\].* was missing"),
     ("config", dict(saving=dict(config=dict(name="b", sizes=[3, 4]))),
-     r"\['config'\]\['name'\] was 'a', and is now 'b'"),
-    ("no config", dict(saving=dict(config=None)), r"\['name'\] was 'a', and is now missing"),
+     r"config\['name'\]: 'a' then, 'b' now\. "),
+    ("no config", dict(saving=dict(config=None)),
+     r"config\['name'\]: 'a' then, missing now; config"),
 ]  # fmt: skip
 
 
@@ -207,27 +224,177 @@ def spoil(path, how):
         path.write_bytes(content)
 
 
+SMALL = dict(epochs=1, batch_size=5, key=jr.key(1), progress=False)
+
+
+def learn(folder, activation="tanh", rate=0.01, inference=None, resume=True, **options):
+    """A network, small enough to be compiled in a moment."""
+    model = jpc.make_mlp(jr.key(0), 3, 4, 2, 3, activation)
+    optim = optax.sgd(rate)
+    state = dict(model=model, optim=optim, opt_state=optim.init(eqx.filter(model, eqx.is_array)))
+    inference = inference or jpc.Descent(optax.sgd(0.1), 3)
+    step = ft.partial(jpc.make_pc_step, inference=inference)
+    given = SMALL | dict(checkpoints=jpc.Checkpoints(folder, resume=resume)) | options
+    test = dict(test=DATA, evaluate=options.get("evaluate", jpc.evaluate_discriminative))
+    return jpc.fit(step, state, DATA, **(test | given))
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("learned")
+    learn(folder)
+    return folder
+
+
+STEP = r"the step \(model, energy, inference or optimiser\)"
+CROSS = ft.partial(jpc.evaluate_discriminative, loss_id="ce")
+OTHERS = [
+    ("activation", dict(activation="relu"), rf"{STEP}; how to evaluate\. Choose another folder"),
+    ("rate", dict(rate=0.02), rf"{STEP}, a number in it: -0\.01 then, -0\.02 now\. "),
+    ("steps", dict(inference=jpc.Descent(optax.sgd(0.1), 4)), rf"{STEP}\. "),
+    ("inference", dict(inference=jpc.Equilibrium()), rf"{STEP}\. "),
+    ("evaluate", dict(evaluate=CROSS), r"how to evaluate\. "),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "message"), [pytest.param(*c, id=i) for i, *c in OTHERS])
+def test_another_experiment_is_refused(learned, options, message):
+    with pytest.raises(ValueError, match=rf"{learned}/5 is of another run: {message}"):
+        learn(learned, **options)
+
+
+def test_another_jax_is_said(learned, monkeypatch):
+    monkeypatch.setattr(sys.modules["jpc._fit.fit"], "made_with", lambda: dict(jax="0.0.1"))
+    learn(learned)  # The program is the same one.
+    with pytest.raises(
+        ValueError, match=r"; perhaps for no other reason than jax: [\d.]+ then, 0.0"
+    ):
+        learn(learned, rate=0.02)
+
+
+def test_another_experiment_goes_on_anyway(tmp_path):
+    fit(tmp_path, epochs=1)
+    other = dict(data=(DATA[0], DATA[1] + 1), key=jr.key(2))
+    fitted = fit(tmp_path, epochs=2, saving=dict(resume="anyway"), **other)
+    assert [record["epoch"] for record in fitted.history] == [1, 2]
+    fit(tmp_path, epochs=3, **other)  # From now on it is that one.
+    with pytest.raises(ValueError, match="the key: another one; the data: other numbers"):
+        fit(tmp_path)
+    with pytest.raises(ValueError, match=r"another state: .*Choose another folder"):
+        fit(tmp_path, saving=dict(resume="anyway"), state=STATE | dict(empty=jnp.zeros((0, 3))))
+
+
+def test_the_state_of_the_checkpoint_may_be_given(tmp_path):
+    fitted = fit(tmp_path, epochs=2)
+    fit(tmp_path, epochs=3, state=fitted.state)
+    assert_same_bits(fit(tmp_path), fit())  # And the one at the beginning still may.
+
+
+def test_other_batches_are_refused(tmp_path):
+    fit(tmp_path, data=BATCHES, epochs=1)
+    with pytest.raises(ValueError, match="the data: other numbers of the same shape"):
+        fit(tmp_path, data=BATCHES[::-1])
+
+
+def test_what_watches_may_change(tmp_path):
+    fit(tmp_path, epochs=1)
+    fitted = fit(tmp_path, inspect=lambda **_: dict(a=1), callbacks=[print])
+    assert_same_bits(fitted, fit())
+
+
+def test_a_checkpoint_without_a_fingerprint_goes_on(tmp_path, monkeypatch):
+    write = store.Store.write
+
+    def forget(self, number, tree, notes):
+        write(self, number, tree, {k: v for k, v in notes.items() if k != "identity"})
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store.Store, "write", forget)
+        fit(tmp_path, epochs=2)
+    with pytest.warns(UserWarning, match="earlier version of jpc.* not compared"):
+        fitted = fit(tmp_path)
+    assert_same_bits(fitted, fit())
+
+
+def test_large_arrays_are_sampled(monkeypatch):
+    monkeypatch.setattr(fingerprint, "MOST_BYTES", 80)
+    array = np.arange(40.0).reshape(20, 2)
+    digest = lambda x: fingerprint.digest_arrays((x,))["sha256"]
+    for row, seen in ((0, True), (19, True), (1, False)):
+        other = array.copy()
+        other[row] += 1
+        assert (digest(other) != digest(array)) == seen
+        assert digest(jnp.asarray(other)) == digest(other)
+
+
 # Of the reads that Orbax has begun it leaves those behind that fail after the first one.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("how", [0.1, 0.3, 0.5, 0.7, 0.9, "cut", "gone"])
-def test_what_is_damaged_is_refused_by_name(saved, tmp_path, how):
-    """Each of its files in turn. Some are not needed; then the bits are those of the run."""
+def test_what_is_damaged_is_passed_over_by_name(saved, tmp_path, how):
+    """Each of its files in turn. Some are not needed. The bits are those of the run."""
     expected, refused = fit(epochs=2), []
     for i, path in enumerate(files(saved)):
         folder = tmp_path / str(i)
         shutil.copytree(saved, folder)
         spoil(folder / path.relative_to(saved), how)
-        try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
             fitted = fit(folder, epochs=2, saving=CONFIG)
-        except ValueError as error:
-            assert f"The checkpoint {folder}/12 is damaged" in str(error), error
-            assert "delete that folder" in str(error)
+        assert_same_bits(fitted, expected)
+        said = [str(w.message) for w in caught if "checkpoint" in str(w.message)]
+        if said:
+            assert said[0].startswith(f"The checkpoint {folder}/12 is damaged ("), said
+            assert said[0].endswith(f"Went on from the one before it, {folder}/6.")
+            assert len(said) == 1 and len(said[0]) < 500
             refused.append(path)
-        else:
-            assert_same_bits(fitted, expected)
+            assert numbers(folder) == [6, 12]
+            assert len(list(folder.glob("damaged-12-*"))) == 1
     gc.collect()  # Here rather than in another test.
     parts = [path.relative_to(saved / "12").parts[0] for path in refused]
     assert parts.count("notes") >= 1 and parts.count("arrays") >= 2
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_nothing_whole_is_left(saved, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(saved, folder)
+    for number in (6, 12):
+        (folder / str(number) / "notes" / "metadata").write_text("{")
+    with pytest.raises(
+        ValueError, match=r"12 is damaged .*No other one is whole: .* to begin anew"
+    ):
+        fit(folder, saving=CONFIG)
+    assert numbers(folder) == [6, 12]
+    gc.collect()
+
+
+def test_one_process_at_a_time(tmp_path):
+    def meanwhile(_):
+        with pytest.raises(InUseError, match=rf"{tmp_path} is in use by another run"):
+            fit(tmp_path)
+
+    fit(tmp_path, epochs=2, callbacks=[meanwhile])
+    assert numbers(tmp_path) == [6, 12] and len(list(tmp_path.iterdir())) == 2
+    with hold(tmp_path):  # To look at it is no harm.
+        assert_same_bits(fit(tmp_path, epochs=2), fit(epochs=2))
+
+
+def test_what_was_saved_since_is_not_overwritten(tmp_path):
+    fit(tmp_path, epochs=1)
+    saver = checkpoint.Saver(jpc.Checkpoints(tmp_path, resume=True), {}, dict, loop.Devices())
+    with contextlib.closing(saver):
+        saver._found = [3]
+        with pytest.raises(InUseError, match=r"has saved in .* since: start again"):
+            saver.begin()
+
+
+def test_a_clock_that_jumps(tmp_path, monkeypatch):
+    """Backwards, by an hour at each look."""
+    hours = iter(range(10**6, 0, -1))
+    monkeypatch.setattr(time, "time", lambda: 3600.0 * next(hours))
+    monkeypatch.setattr(time, "time_ns", lambda: 3600 * 10**9 * next(hours))
+    fit(tmp_path, epochs=2)
+    assert_same_bits(fit(tmp_path), fit())
 
 
 def test_the_one_before_is_still_there(saved, tmp_path):
@@ -237,7 +404,10 @@ def test_the_one_before_is_still_there(saved, tmp_path):
     assert_same_bits(fit(folder, saving=CONFIG), fit())
 
 
-@pytest.mark.parametrize("options", [dict(keep=0), dict(every=1.5), dict(config={1j})])
+MISUSE = [dict(keep=0), dict(every=1.5), dict(config={1j}), dict(resume="yes")]
+
+
+@pytest.mark.parametrize("options", MISUSE)
 def test_misuse_is_answered(tmp_path, options):
     with pytest.raises((ValueError, TypeError), match=next(iter(options))):
         jpc.Checkpoints(tmp_path, **options)

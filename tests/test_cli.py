@@ -4,6 +4,7 @@ import functools
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,11 +22,11 @@ from jaxtyping import install_import_hook
 from typer.testing import CliRunner
 
 import jpc
+from jpc._claim import was_killed
 
 with install_import_hook("jpc.cli", "beartype.beartype"):
     from jpc.cli import build, check, compare, config as config_module, train as train_module
     from jpc.cli.app import app
-    from jpc.cli.claim import was_killed
     from jpc.cli.evaluate import evaluate
     from jpc.cli.folder import RunFolder, choose_folder
     from jpc.cli.options import read_config
@@ -387,6 +388,23 @@ class TestInterruption:
             result = invoke("train", "--resume", digits_run, *args)
             assert result.exit_code == 2
             assert "resumed as it was begun" in result.stderr
+
+    def test_another_run_is_refused(self, digits_run, tmp_path):
+        """In a line, and gone on with if that is what is wanted."""
+        run = tmp_path / "run"
+        shutil.copytree(digits_run, run)
+        config = (run / "config.toml").read_text()
+        (run / "config.toml").write_text(config.replace('"tanh"', '"relu"'))
+        said = "is of another run: config['network']['activation']: 'tanh' then, 'relu' now. "
+        for args, remedy in (
+            (["train", "--resume", run], f"--resume {run} --anyway.\n"),
+            (["eval", run], "config.toml changed? Change it back.\n"),
+        ):
+            result = invoke(*args)
+            assert result.exit_code == 2 and result.stderr.count("\n") == 1
+            assert said in result.stderr and result.stderr.endswith(remedy)
+        assert invoke("train", "--resume", run, "--anyway", "--quiet").exit_code == 0
+        assert "goes with --resume" in invoke("train", "--anyway").stderr
 
 
 class TestOtherCommands:

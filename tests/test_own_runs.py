@@ -153,6 +153,7 @@ class TestClasses:
         config.write_text(config.read_text().replace(str(place / "my iris.csv"), str(other)))
         for args in (["eval", tmp_path / "run"], ["train", "--resume", tmp_path / "run"]):
             assert "other.csv is not what it was" in fail(*args)
+        assert "--anyway" in fail("train", "--resume", tmp_path / "run")
 
     def test_new_files_that_do_not_fit(self, iris, place):
         (place / "bad.csv").write_text("sepal length (cm),x\n1,2\n")

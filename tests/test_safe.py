@@ -14,6 +14,7 @@ import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import equinox as eqx
 import jax
@@ -24,14 +25,14 @@ from jaxtyping import install_import_hook
 from typer.testing import CliRunner
 
 import jpc
+from jpc._claim import LOCK, InUseError, hold, is_running, was_killed
 from jpc._fit import checkpoint, loop, progress as progress_module
 from jpc._fit.clock import CompileClock
 from jpc._fit.store import Store
 
 with install_import_hook("jpc.cli", "beartype.beartype"):
-    from jpc.cli import cache, check, evaluate as evaluate_module, train as train_module
+    from jpc.cli import cache, check, evaluate as evaluate_module, safe, train as train_module
     from jpc.cli.app import app
-    from jpc.cli.claim import LOCK, hold, is_running, was_killed
     from jpc.cli.config import ConfigError
     from jpc.cli.folder import RunFolder, take_folder
 
@@ -73,7 +74,7 @@ class TestFolders:
             folder.begin(CONFIG)
             folder.append(dict(epoch=1))
             assert is_running(folder.path) and not was_killed(folder.path)
-            with pytest.raises(ConfigError, match=f"in use by another run .process {os.getpid()}"):
+            with pytest.raises(InUseError, match=f"in use by another run .process {os.getpid()}"):
                 take(overwrite=True)
             result = invoke("train", "--resume", folder.path)
             assert (result.exit_code, "in use" in result.stderr) == (2, True)
@@ -174,8 +175,28 @@ class TestFaults:
             store.write(2, tree, {})
         store.close()
         after = Store(tmp_path / "checkpoints", keep=2)
-        assert after.newest() == 1
+        assert after.numbers() == [1]
         after.close()
+
+    @pytest.mark.parametrize("name", ["metrics.jsonl", "data.json", "config.toml"])
+    def test_files_that_are_damaged(self, name, tmp_path):
+        folder = RunFolder(tmp_path)
+        data = dict(dataset=str(tmp_path / "x.csv"), task="discriminative")
+        own = {"data": data, "training": {"batch_size": 4, "epochs": 1}}
+        folder.begin(check.make_config(own | {"optimiser": {"learning_rate": 0.1}}))
+        folder.append(dict(epoch=1))
+        folder.data.write_text("{}")
+        content = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_bytes(content[:1] + b"\xff" + content[1:])
+        result = invoke("predict", tmp_path, tmp_path / "x.csv")
+        assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.stderr
+        assert re.match(rf"jpc: {tmp_path}/{name} is (damaged|not TOML): ", result.stderr)
+
+    def test_what_is_left_of_a_folder_that_is_gone(self, tmp_path):
+        """And that a library has made again."""
+        with take_folder(tmp_path / "run", "digits", overwrite=False) as folder:
+            (folder.checkpoints / "7").mkdir(parents=True)
+        assert safe._what_is_left(folder, "safe") == "The folder of the run is gone."
 
     def test_messages_are_whole(self, failing, tmp_path):
         failing(RuntimeError("None of these has it:\n  a\n  b\nPut it there."), saved=False)
@@ -195,6 +216,22 @@ class TestFaults:
         assert result.exit_code == 1
         assert result.stderr == f"jpc: {caught.value}\n"
         assert str(tmp_path) in result.stderr and "JPC_DATA_DIR" in result.stderr
+
+
+def test_the_first_epoch_is_noted_as_such(tmp_path):
+    """Also if a run that was killed had noted it before it was saved."""
+    config = check.make_config({"training": {"batch_size": 10, "epochs": 3}})
+    setting = SimpleNamespace(config=config, dataset=SimpleNamespace(train=(None, range(50))))
+    task = SimpleNamespace(setting=setting, pictures=lambda state: [])
+    look, watcher = train_module.Watcher.look.__wrapped__, object.__new__(train_module.Watcher)
+    watcher._task, watcher._folder, watcher._written = task, RunFolder(tmp_path), float("inf")
+    watcher._diagnosis = lambda state, *, place: place
+    watcher._folder.begin(config)
+    watcher._folder.append(dict(epoch=1))
+    for number, place in ((None, False), (5, False), (6, True)):
+        if number is not None:
+            (watcher._folder.checkpoints / str(number)).mkdir(parents=True)
+        assert look(watcher) is place
 
 
 STATE = dict(w=jnp.ones(2))
@@ -217,7 +254,7 @@ class TestInterrupts:
 
     def test_before_the_first_step(self, tmp_path):
         """There is nothing to wait for."""
-        saver = checkpoint.Saver(jpc.Checkpoints(tmp_path), {}, loop.Devices())
+        saver = checkpoint.Saver(jpc.Checkpoints(tmp_path), {}, dict, loop.Devices())
         with (
             contextlib.closing(saver),
             pytest.raises(KeyboardInterrupt, match="Nothing was saved"),

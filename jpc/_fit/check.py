@@ -3,6 +3,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+from jax.extend.core import ClosedJaxpr
 from jaxtyping import PRNGKeyArray, PyTree
 
 from .loop import Recipe, measure
@@ -30,11 +31,13 @@ def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | No
     return None
 
 
-def check_step(recipe: Recipe, state: PyTree, batch: PyTree, key: PRNGKeyArray) -> PyTree:
+def check_step(
+    recipe: Recipe, state: PyTree, batch: PyTree, key: PRNGKeyArray
+) -> tuple[PyTree, ClosedJaxpr]:
     """Refuses a step that does not have the shape of one, before it is compiled; returns the
-    shapes of its metrics.
+    shapes of its metrics, and its program.
     """
-    result = eqx.filter_eval_shape(recipe, state, batch, key)
+    result, program = _trace(recipe, state, batch, key)
     if not isinstance(result, Mapping):
         raise TypeError(f"A step returns a dictionary, but this one a {type(result).__name__}.")
     listed = ", ".join(map(str, result))
@@ -51,21 +54,27 @@ def check_step(recipe: Recipe, state: PyTree, batch: PyTree, key: PRNGKeyArray) 
         )
     if unknown := [name for name in recipe.metrics if name not in result]:
         raise ValueError(f"metrics has {', '.join(unknown)}, but a step returns {listed}.")
-    return eqx.filter_eval_shape(measure, recipe.metrics, result)
+    return eqx.filter_eval_shape(measure, recipe.metrics, result), program
 
 
-def check_evaluation(recipe: Recipe, state: PyTree, batch: PyTree) -> PyTree:
+def _trace(recipe: Recipe, *given: PyTree) -> tuple[PyTree, ClosedJaxpr]:
+    """What a recipe returns, with shapes for arrays, and the program that it is."""
+    program, shapes, rest = eqx.filter_make_jaxpr(recipe)(*given)
+    return eqx.combine(shapes, rest), program
+
+
+def check_evaluation(recipe: Recipe, state: PyTree, batch: PyTree) -> tuple[PyTree, ClosedJaxpr]:
     """Refuses a way to evaluate that does not say metrics of one example, before training;
-    returns their shapes.
+    returns their shapes, and its program.
     """
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype), batch)
-    result = eqx.filter_eval_shape(recipe, state, one, jax.random.key(0))
+    result, program = _trace(recipe, state, one, jax.random.key(0))
     leaves = jax.tree.leaves(result)
     if not (
         isinstance(result, Mapping) and all(isinstance(x, jax.ShapeDtypeStruct) for x in leaves)
     ):
         raise TypeError("evaluate must return a dictionary of arrays, such as dict(loss=loss).")
-    return result
+    return result, program
 
 
 def scalars(shapes: Mapping[str, Any]) -> list[str]:

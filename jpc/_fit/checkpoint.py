@@ -1,24 +1,34 @@
 import contextlib
 import dataclasses
+import errno
+import functools as ft
 import json
 import os
 import signal
 import threading
 import time
+import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import equinox as eqx
+import jax
 from jaxtyping import PyTree
 
+from .._claim import InUseError, hold, is_held
 from .._layer import check_sizes
 from .._types import Given
-from .check import describe, first_difference
+from .check import describe
 from .devices import Devices
+from .differ import OtherRunError, differ_in_identity, differ_in_settings
+from .fingerprint import digest_arrays
 from .loop import Carry
 from .save import AbstractSaver
 from .snapshot import Snapshot
-from .store import Store
+from .store import DamagedError, Store
+
+READ: Any = "read"  # Only to look at a run, perhaps with other data.
 
 
 class Checkpoints(eqx.Module):
@@ -27,23 +37,31 @@ class Checkpoints(eqx.Module):
     A checkpoint has the arrays of the state, the key, the epoch and the step, the history, and
     the configuration. It is written with Orbax, and appears all at once or not at all. A run
     that was killed at any moment and goes on from its newest checkpoint ends with the same bits
-    as one that was not (with an iterator, if that gives the same batches in the same epoch). A
-    checkpoint that is damaged, or of another run, is refused. Ctrl-C saves one, too.
+    as one that was not (with an iterator, if that gives the same batches in the same epoch). In
+    the place of a checkpoint that is damaged the one before it is used, with a warning. Ctrl-C
+    saves one, too.
+
+    What determines the result is saved, and compared before a run goes on: the program that the
+    step is traced to, with its constants; the numbers of the data (of an array of more than 256
+    MiB, those of evenly spaced examples; of an iterator, those of its first batch) and of the
+    state to begin with; the test and validation data, and how they are evaluated; the batch
+    size, the key and `config`. Nothing of that is the number of epochs, the patience of a
+    `stop`, the devices, or what only watches: they may change.
 
     **Arguments:**
 
     - `directory`: a folder for this run alone; all processes must see the same one.
     - `resume`: whether to go on from the newest checkpoint in the folder, if there is one. If
-        there is one and this is `False`, that is an error: nothing is ever overwritten.
+        there is one and this is `False`, that is an error: nothing is ever overwritten. One of
+        another run is refused, and what differs is named; with `"anyway"` it is gone on with.
     - `every`: saves after this many epochs, and after the last one.
     - `seconds`: saves when this much time has passed since, in the middle of an epoch too.
     - `keep`: how many checkpoints to keep, the newest ones.
-    - `config`: anything that JSON can hold, to tell this run from others: a checkpoint with
-        another one is refused.
+    - `config`: anything that JSON can hold, to tell this run from others.
     """
 
     directory: Given[str | os.PathLike]
-    resume: bool = False
+    resume: Given[bool | Literal["anyway"]] = False
     every: Given[int] = 1
     seconds: float = 600.0
     keep: Given[int] = 3
@@ -51,6 +69,8 @@ class Checkpoints(eqx.Module):
 
     def __check_init__(self):
         check_sizes(every=self.every, keep=self.keep)
+        if self.resume not in (False, True, "anyway", READ):
+            raise ValueError(f"resume must be True, False or 'anyway', got {self.resume!r}.")
         try:
             json.dumps(self.config)
         except TypeError as error:
@@ -58,13 +78,22 @@ class Checkpoints(eqx.Module):
 
 
 class Saver(AbstractSaver):
-    """Saves when [`jpc.Checkpoints`][] says, and what makes this run what it is (`settings`)
-    with it. On the main thread it holds back the first Ctrl-C until what is new is saved.
+    """Saves when [`jpc.Checkpoints`][] says, and what makes this run what it is with it: the
+    `settings`, and the `identity`, which takes a moment to find. On the main thread it holds back
+    the first Ctrl-C until what is new is saved.
     """
 
-    def __init__(self, given: Checkpoints, settings: dict[str, Any], devices: Devices):
-        self._agree = devices.agree
+    def __init__(
+        self,
+        given: Checkpoints,
+        settings: dict[str, Any],
+        identity: Callable[[], dict[str, Any]],
+        devices: Devices,
+    ):
+        self._agree, self._identify = devices.agree, identity
         self._given, self._settings = given, describe(dict(settings, config=given.config))
+        self._found, self._damaged = [], []  # The numbers of checkpoints.
+        self._claim = contextlib.ExitStack()
         self._store = Store(Path(given.directory).absolute(), given.keep)
         self._saved, self._interrupted, self._handler = time.monotonic(), False, None
         self._new, self._number = False, None  # Whether steps were taken since; what was saved.
@@ -74,22 +103,92 @@ class Saver(AbstractSaver):
             self._handler = signal.signal(signal.SIGINT, self._interrupt)
 
     def restore(self, snapshot):
-        number = self._store.newest()
-        if number is None:
-            return snapshot
-        if not self._given.resume:
+        self._found = self._store.numbers()
+        if self._found and not self._given.resume:
             raise FileExistsError(
                 f"{self._store.folder} has checkpoints of an earlier run: go on with it, "
                 "jpc.Checkpoints(..., resume=True), or choose another folder."
             )
-        notes = self._store.read_notes(number, _arrays(snapshot))
-        if difference := first_difference(notes["settings"], self._settings):
-            raise self._store.refuse(number, f"is of another run: {difference}")
-        arrays = self._store.read_arrays(number, _arrays(snapshot), notes)
+        return self._go_on(snapshot) if self._found else snapshot
+
+    def _go_on(self, snapshot: Snapshot) -> Snapshot:
+        """From the newest checkpoint that is whole."""
+        damaged = []
+        for number in self._found:
+            try:
+                notes = self._store.read_notes(number, _arrays(snapshot))
+                arrays = self._store.read_arrays(number, _arrays(snapshot), notes)
+            except DamagedError as error:
+                damaged.append(error)
+                self._damaged.append(number)
+                continue
+            for error in damaged:
+                where = self._store.folder / str(number)
+                warnings.warn(f"{error} Went on from the one before it, {where}.", stacklevel=2)
+            self._compare(number, notes, arrays)
+            return self._place(snapshot, number, notes, arrays)
+        raise ValueError(
+            f"{damaged[0]} No other one is whole: choose another folder, or delete "
+            f"{self._store.folder} to begin anew."
+        )
+
+    def _compare(self, number: int, notes: dict[str, Any], arrays: PyTree) -> None:
+        """Refuses to go on with another run, as the first process sees it."""
+        if self._given.resume == "anyway":
+            return
+        differences = differ_in_settings(notes["settings"], self._settings)
+        if self._given.resume != READ and "identity" in notes:
+            differences += differ_in_identity(notes["identity"], self._identity, not differences)
+            differences += self._differ_in_state(notes["identity"], arrays)
+        elif self._given.resume != READ:
+            warnings.warn(
+                f"The checkpoint {self._store.folder / str(number)} is of an earlier version of "
+                "jpc, which did not note the step and the data: they are not compared.",
+                stacklevel=2,
+            )
+        if self._agree(bool(differences)):
+            said = "; ".join(differences) or "see the first process"
+            raise OtherRunError(
+                f"The checkpoint {self._store.folder / str(number)} is of another run: {said}"
+            )
+
+    def _differ_in_state(self, noted: dict[str, Any], arrays: PyTree) -> list[str]:
+        """The state to begin with may be that of the checkpoint as well."""
+        given, saved = self._identity["state"], (arrays["state"], arrays["best"])
+        if given != noted["state"] and not (
+            self._alone and any(given == digest_arrays(x) for x in saved)
+        ):
+            return ["the state to begin with: other numbers of the same shape"]
+        self._identity["state"] = noted["state"]
+        return []
+
+    @ft.cached_property
+    def _identity(self) -> dict[str, Any]:
+        return self._identify()
+
+    def _place(
+        self, snapshot: Snapshot, number: int, notes: dict[str, Any], arrays: PyTree
+    ) -> Snapshot:
         self._note_saved(number)
         carry = Carry(arrays["state"], arrays["sums"])
         place = dict(notes["place"], history=tuple(notes["history"]))
         return dataclasses.replace(snapshot, carry=carry, best=arrays["best"], **place)
+
+    def begin(self):
+        """Takes the folder, and moves what is damaged out of the way."""
+        folder, error = self._store.folder, None
+        if jax.process_index() == 0:
+            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                self._claim.enter_context(hold(folder))
+                if self._store.numbers() != self._found:
+                    raise InUseError(f"Another run has saved in {folder} since: start again.")
+                for number in self._damaged:
+                    self._store.set_aside(number)
+            except InUseError as raised:
+                error = raised
+        if self._agree(error is not None):
+            raise error or InUseError(f"{folder} is in use by another run.")
 
     def after_chunk(self, snapshot):
         self._new = True
@@ -116,6 +215,9 @@ class Saver(AbstractSaver):
         if self._handler is not None:
             signal.signal(signal.SIGINT, self._handler)
         self._store.close()
+        self._claim.close()
+        with contextlib.suppress(OSError):
+            self._store.folder.rmdir()  # If nothing came to be in it.
 
     def _is_late(self) -> bool:
         return time.monotonic() - self._saved > self._given.seconds
@@ -129,12 +231,20 @@ class Saver(AbstractSaver):
 
     def _save(self, now: Snapshot) -> None:
         place = dict(epoch=now.epoch, step=now.step, total=now.total)
-        notes = dict(settings=self._settings, place=place, history=now.history)
+        notes = dict(settings=self._settings, identity=self._identity, place=place)
+        notes |= dict(history=now.history)
         # The end of an epoch has a number of its own, after that of its last step.
         number = now.total + now.epoch
         if number != self._number:
+            self._check_folder()
             self._store.write(number, _arrays(now), notes)
         self._note_saved(number)
+
+    def _check_folder(self) -> None:
+        """Orbax would make a new one in the place of one that somebody has moved."""
+        if jax.process_index() == 0 and not is_held(self._store.folder):
+            missing = errno.ENOENT
+            raise FileNotFoundError(missing, os.strerror(missing), str(self._store.folder))
 
     def _note_saved(self, number: int) -> None:
         self._saved, self._new, self._number = time.monotonic(), False, number

@@ -13,6 +13,7 @@ from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from .._layer import show
 from .devices import Devices
+from .fingerprint import Digests, digest_arrays
 from .loop import Carry, Pair, Recipe, group_size, in_order, score, score_batch, train, train_batch
 from .pair import Classes, count, count_classes, describe, read_pair
 
@@ -49,6 +50,10 @@ class AbstractData(abc.ABC):
     def score(self, recipe: Recipe, state: PyTree, key: PRNGKeyArray) -> PyTree:
         """The sums of what is said of each example, and how many they are."""
 
+    @abc.abstractmethod
+    def fingerprint(self) -> Digests:
+        """What tells this data from other data."""
+
 
 class Arrays(AbstractData):
     """All on the device."""
@@ -75,6 +80,9 @@ class Arrays(AbstractData):
     def score(self, recipe, state, key):
         return score(recipe, state, self.pair, key)
 
+    def fingerprint(self):
+        return digest_arrays(self.pair)
+
 
 class Batches(AbstractData):
     """One batch after the other; every process has its own share of each."""
@@ -88,6 +96,7 @@ class Batches(AbstractData):
             raise ValueError("The iterator gave no batches.")
         self.classes = count_classes("An iterator", example, classes, complete=False)
         self.shapes = _shapes(jax.tree.map(jnp.asarray, example), batch_size)
+        self._first = digest_arrays(example)  # Now: its arrays may be used again.
 
     def open(self, key, epoch, start):
         del key
@@ -108,6 +117,10 @@ class Batches(AbstractData):
             for i, batch in enumerate(batches)
         ]
         return jax.tree.map(lambda *x: sum(x), *sums)
+
+    def fingerprint(self):
+        """The first batch of the first epoch stands for all."""
+        return self._first
 
     def _batches(self, epoch: int) -> Iterator[Pair]:
         batches: Any = self.given(epoch) if callable(self.given) else self.given

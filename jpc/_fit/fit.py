@@ -19,6 +19,7 @@ from .check import check_evaluation, check_step, scalars
 from .checkpoint import Checkpoints, Saver
 from .data import choose_data
 from .devices import Devices, Rule, choose_devices
+from .fingerprint import digest_arrays, digest_program, made_with
 from .loop import Carry, Recipe, in_order, shuffled, zeros
 from .progress import Record, choose_progress
 from .report import choose_report
@@ -143,7 +144,7 @@ def fit(
         shown.compile(FIRST)
         arrays, rest = _split(state)
         recipe = Recipe(step, rest, tuple(metrics), source.classes, batch_size, devices)
-        sums = check_step(recipe, arrays, source.shapes, keys[0])
+        sums, program = check_step(recipe, arrays, source.shapes, keys[0])
         tester = _choose_test(test, evaluate, recipe, arrays)
         if validation is not None:
             tester = Validated(tester, _choose_test(validation, evaluate, recipe, arrays))
@@ -153,7 +154,12 @@ def fit(
         settings = dict(batch_size=batch_size, examples=source.examples, classes=source.classes)
         settings |= {} if shuffle else dict(shuffle=False)  # As in checkpoints from before it.
         settings |= dict(key=jr.key_data(key).tolist(), metrics=metrics, state=rest)
-        saved = contextlib.closing(_choose_saver(checkpoints, settings, devices))
+        identity = lambda: (
+            dict(step=digest_program(program), data=source.fingerprint())
+            | dict(state=digest_arrays(arrays), stop=None if stop is None else stop.identity())
+            | dict(tester.fingerprint(), made=made_with())
+        )
+        saved = contextlib.closing(_choose_saver(checkpoints, settings, identity, devices))
         with saved as saver, contextlib.ExitStack() as stack:
             snapshot = saver.restore(_begin(arrays, sums, stop, devices))
             shown.begin(snapshot.total)
@@ -192,8 +198,8 @@ def _choose_test(test: Any, evaluate: Any, recipe: Recipe, state: PyTree) -> Abs
         return NoTest()
     source = choose_data("test", test, recipe.batch_size, recipe.classes, recipe.devices)
     recipe = Recipe(evaluate, recipe.rest, (), source.classes, recipe.batch_size, recipe.devices)
-    result = check_evaluation(recipe, state, source.shapes)
-    return Test(source, recipe, tuple(f"test_{name}" for name in scalars(result)))
+    result, program = check_evaluation(recipe, state, source.shapes)
+    return Test(source, recipe, program, tuple(f"test_{name}" for name in scalars(result)))
 
 
 def score_state(
@@ -216,8 +222,13 @@ def _look_at_nothing(**state: Any) -> dict[str, Any]:
     return {}
 
 
-def _choose_saver(checkpoints: Any, settings: dict[str, Any], devices: Devices) -> AbstractSaver:
-    return NoSaver() if checkpoints is None else Saver(checkpoints, settings, devices)
+def _choose_saver(
+    checkpoints: Any,
+    settings: dict[str, Any],
+    identity: Callable[[], dict[str, Any]],
+    devices: Devices,
+) -> AbstractSaver:
+    return NoSaver() if checkpoints is None else Saver(checkpoints, settings, identity, devices)
 
 
 def _begin(arrays: PyTree, sums: PyTree, stop: Any, devices: Devices) -> Snapshot:

@@ -9,11 +9,13 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+from jax.extend.core import ClosedJaxpr
 from jaxtyping import PRNGKeyArray, PyTree
 
 from .._checks import REMEDY
 from .clock import compile_clock
 from .data import AbstractData
+from .fingerprint import Digests, digest_program
 from .loop import Carry, Recipe, finite, keep, zeros
 from .progress import AbstractProgress, Record
 from .save import AbstractSaver
@@ -68,9 +70,16 @@ class AbstractTest(abc.ABC):
     def __call__(self, state: PyTree, key: PRNGKeyArray) -> dict[str, PyTree]:
         """Metrics by name."""
 
+    @abc.abstractmethod
+    def fingerprint(self) -> dict[str, Digests]:
+        """What tells this test from others."""
+
 
 class NoTest(AbstractTest):
     def __call__(self, state, key):
+        return {}
+
+    def fingerprint(self):
         return {}
 
 
@@ -80,6 +89,7 @@ class Test(AbstractTest):
 
     data: AbstractData
     recipe: Recipe
+    program: ClosedJaxpr
     names: tuple[str, ...]
 
     def __call__(self, state, key):
@@ -88,6 +98,9 @@ class Test(AbstractTest):
             jax.block_until_ready(self.data.score(_checked(self.recipe), state, key))
         means = jax.tree.map(lambda x: x / count, sums)
         return {f"test_{name}": value for name, value in means.items()}
+
+    def fingerprint(self):
+        return dict(test=self.data.fingerprint(), evaluate=digest_program(self.program))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,6 +123,8 @@ class Run:
 
     def __call__(self, snapshot: Snapshot, epochs: int) -> Snapshot:
         over = self._is_over(snapshot, epochs)
+        if not over:
+            self.saver.begin()
         while not over:
             watch = Stopwatch()
             snapshot = self._train(snapshot)

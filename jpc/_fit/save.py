@@ -12,6 +12,10 @@ class AbstractSaver(abc.ABC):
         """Where an earlier run got to, or where this one begins."""
 
     @abc.abstractmethod
+    def begin(self) -> None:
+        """Before the first step."""
+
+    @abc.abstractmethod
     def after_chunk(self, snapshot: Snapshot) -> None:
         """In the middle of an epoch."""
 
@@ -31,6 +35,9 @@ class AbstractSaver(abc.ABC):
 class NoSaver(AbstractSaver):
     def restore(self, snapshot):
         return snapshot
+
+    def begin(self):
+        pass
 
     def after_chunk(self, snapshot):
         pass

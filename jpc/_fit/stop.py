@@ -28,6 +28,11 @@ class EarlyStopping(eqx.Module):
             listed = ", ".join(names)
             raise ValueError(f"No metric {self.metric!r} to stop by: there are {listed}.")
 
+    def identity(self) -> str:
+        """What tells the best epoch; how long to wait for it may change, as epochs may."""
+        better = "least" if self.minimise else "most"
+        return f"the {better} {self.metric}, by {self.min_delta:g}"
+
     def best(self, history: Sequence[Record]) -> int:
         """The index of the best epoch."""
         best = 0

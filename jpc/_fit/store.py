@@ -2,6 +2,9 @@ import contextlib
 import functools as ft
 import hashlib
 import json
+import logging
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,11 @@ from .check import describe, first_difference
 from .devices import typed, untyped
 
 _FORMAT = 1
+_LONGEST = 200  # Of what another library says.
+
+
+class DamagedError(ValueError):
+    """A checkpoint is not what was written."""
 
 
 class Store:
@@ -27,8 +35,14 @@ class Store:
         self.folder, self._keep, self._ocp = folder, keep, _orbax()
         self._managers = contextlib.ExitStack()
 
-    def newest(self) -> int | None:
-        return self._reader.latest_step() if self.folder.is_dir() else None
+    def numbers(self) -> list[int]:
+        """Those of all checkpoints, the newest first."""
+        entries = self.folder.iterdir() if self.folder.is_dir() else ()
+        return sorted((int(e.name) for e in entries if e.name.isdigit()), reverse=True)
+
+    def set_aside(self, number: int) -> None:
+        """Makes room for a checkpoint in the place of one that is damaged."""
+        (self.folder / str(number)).rename(self.folder / f"damaged-{number}-{time.time_ns()}")
 
     def close(self) -> None:
         self._managers.close()
@@ -57,7 +71,8 @@ class Store:
         args = self._ocp.args
         items = dict(arrays=args.StandardSave(_numbered(tree)), notes=args.JsonSave(notes))
         try:
-            self._writer.save(number, args=args.Composite(**items), force=True)
+            with _quiet():
+                self._writer.save(number, args=args.Composite(**items), force=True)
         except OSError:
             raise
         except Exception as error:  # Whatever Orbax says when it cannot write.
@@ -75,7 +90,8 @@ class Store:
         if notes["format"] != _FORMAT:
             raise self.refuse(number, "was written by another version of jpc.fit")
         if difference := first_difference(notes["arrays"], describe(tree)):
-            raise self.refuse(number, f"is of another state: {difference}")
+            why = f"is of another state: {difference}. Choose another folder"
+            raise self.refuse(number, why)
         return notes
 
     def read_arrays(self, number: int, tree: PyTree, notes: dict[str, Any]) -> PyTree:
@@ -93,17 +109,18 @@ class Store:
     def refuse(self, number: int, why: str) -> ValueError:
         return ValueError(f"The checkpoint {self.folder / str(number)} {why}.")
 
-    def _damaged(self, number: int, why: Any) -> ValueError:
-        first = str(why).partition("\n")[0]
-        remedy = "delete that folder to go on from the one before it"
-        return self.refuse(number, f"is damaged ({first}): {remedy}")
+    def _damaged(self, number: int, why: Any) -> DamagedError:
+        first = str(why).partition("\n")[0].partition(" [")[0][:_LONGEST]
+        return DamagedError(f"The checkpoint {self.folder / str(number)} is damaged ({first}).")
 
     def _read(self, number: int, name: str, arg: Any) -> Any:
         try:
             args = self._ocp.args.Composite(**{name: arg})
-            return self._reader.restore(number, args=args)[name]
+            with _quiet():
+                return self._reader.restore(number, args=args)[name]
         except Exception as error:  # Whatever Orbax finds wrong with its files.
-            raise self._damaged(number, error) from error
+            why = f"its {name} cannot be read: {error}"
+            raise self._damaged(number, why) from error
 
 
 def _orbax() -> Any:
@@ -112,6 +129,18 @@ def _orbax() -> Any:
     except ImportError:
         raise ImportError(f"Checkpoints need Orbax: {TRAIN}.") from None
     return orbax.checkpoint
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """What Orbax logs of an error is in what it raises, too."""
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _own(array: Array, like: Array) -> Array:

@@ -12,6 +12,9 @@ class Validated(AbstractTest):
         found = self._other(state, key)
         return self._test(state, key) | {_rename(name): value for name, value in found.items()}
 
+    def fingerprint(self):
+        return self._test.fingerprint() | dict(validation=self._other.fingerprint()["test"])
+
 
 def _rename(name: str) -> str:
     return "val_" + name.removeprefix("test_")

@@ -2,11 +2,10 @@
 
 from typing import Any
 
-import typer
-
 from .config import Config
 from .folder import Record
 from .rules import FROM_FORWARD
+from .text import say
 
 _LONG, _FEW = 600.0, 0.5
 
@@ -17,7 +16,7 @@ def tell_pace(config: Config, examples: int, seconds: float) -> None:
     if epoch * config.training.epochs > _LONG:
         said = f"an epoch takes about {duration(epoch)} here, all {config.training.epochs} about"
         whole = duration(epoch * config.training.epochs)
-        typer.echo(f"{said} {whole}. Quicker: {', '.join(_quicker(config))}.", err=True)
+        say(f"{said} {whole}. Quicker: {', '.join(_quicker(config))}.", err=True)
 
 
 def duration(seconds: float) -> str:

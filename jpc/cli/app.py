@@ -15,20 +15,21 @@ import typer
 import jpc.data
 
 from .. import __version__
+from .._claim import InUseError, hold
 from .._extras import TRAIN
 from .._files import write_whole
 from . import INTERRUPTED
 from .advice import advise
-from .claim import hold
 from .config import Config, ConfigError
 from .folder import RunFolder, choose_folder, take_folder
 from .grid import Sweep, as_args, read_sweep
 from .help import App, Group
 from .options import read_config, with_options
-from .safe import explain, kept_safe, tell_of_killed
+from .safe import explain, kept_safe, plain_warnings, tell_of_killed
 from .suggest import did_you_mean
 from .summary import summarise
 from .sweep import choose_sweep_folder, run_sweep
+from .text import say, say_data
 
 # What needs JAX is imported by the commands that need it: it takes seconds.
 app = App(
@@ -54,7 +55,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help=", ".join(jpc.data.NAM
 
 def _say_version(asked: bool) -> bool:
     if asked:
-        typer.echo(f"jpc {__version__}")
+        say(f"jpc {__version__}")
         raise typer.Exit
     return asked
 
@@ -87,22 +88,23 @@ def data() -> None:
 def _exits(debug: bool = False) -> Iterator[None]:
     """What went wrong, in words: 2 for a wrong use, 1 for all else."""
     try:
-        yield
-    except ConfigError as error:
-        typer.echo(f"jpc: {error}", err=True)
+        with plain_warnings():
+            yield
+    except (ConfigError, InUseError) as error:
+        say(f"jpc: {error}", err=True)
         raise typer.Exit(2) from None
     except typer.Exit:
         raise
     except ModuleNotFoundError as error:
-        typer.echo(f"jpc: This needs {error.name}: {TRAIN}.", err=True)
+        say(f"jpc: This needs {error.name}: {TRAIN}.", err=True)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
-        typer.echo("stopped", err=True)
+        say("stopped", err=True)
         raise typer.Exit(INTERRUPTED) from None
     except Exception as error:
         if debug:
             raise
-        typer.echo(f"jpc: {explain(error)}", err=True)
+        say(f"jpc: {explain(error)}", err=True)
         raise typer.Exit(1) from None
 
 
@@ -119,6 +121,9 @@ def train(
     resume: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Go on with the run of this folder.")
     ] = None,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Resume even if data or code are others.")
+    ] = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Delete the run that is in --out.")
     ] = False,
@@ -137,6 +142,9 @@ def train(
     jpc train experiment.toml --seed 1
     """
     shown = not (quiet or as_json)
+    if anyway and resume is None:
+        with _exits():
+            raise ConfigError("--anyway goes with --resume RUN.")
     if seeds is not None:
         with _exits(debug):
             if resume is not None or overwrite:
@@ -156,18 +164,19 @@ def train(
         with _take(out, resume, overwrite, config) as folder, kept_safe(folder, debug):
             if shown:
                 if config.data.is_own:
-                    typer.echo(task.setting.dataset)
-                typer.echo(f"{folder.path}: {describe(task.setting.config)}")
-            record = train_task(task, folder, resume=resume is not None, progress=shown)
+                    say(task.setting.dataset)
+                say(f"{folder.path}: {describe(task.setting.config)}")
+            how = "anyway" if anyway else resume is not None
+            record = train_task(task, folder, resume=how, progress=shown)
     if as_json:
-        typer.echo(json.dumps(dict(record, run=str(folder.path), report=str(folder.report))))
+        say(json.dumps(dict(record, run=str(folder.path), report=str(folder.report))))
     elif shown:
         said = describe_metric(task.headline, record[task.headline])
-        typer.echo(f"{said} after {record['epoch']} epochs\nreport: {folder.report}")
+        say(f"{said} after {record['epoch']} epochs\nreport: {folder.report}")
         for line in advise(task.setting.config, record):
-            typer.echo(line, err=True)
+            say(line, err=True)
     if show and not webbrowser.open(folder.report.resolve().as_uri()):
-        typer.echo("jpc: --open found no browser here: open the report yourself.", err=True)
+        say("jpc: --open found no browser here: open the report yourself.", err=True)
 
 
 @app.command(context_settings=dict(ignore_unknown_options=True))
@@ -209,14 +218,11 @@ def _sweep(
     sweep: Sweep, out: Path | None, kind: str, jobs: int, shown: bool, as_json: bool
 ) -> None:
     """Runs it, and says what came out."""
-    folder, tell = (
-        choose_sweep_folder(out, sweep, kind),
-        typer.echo if shown else lambda text: None,
-    )
+    folder, tell = (choose_sweep_folder(out, sweep, kind), say if shown else lambda text: None)
     try:
         results = run_sweep(sweep, folder, jobs=jobs, tell=tell)
     except KeyboardInterrupt:
-        typer.echo("\nWhat is done is kept: the same command goes on.", err=True)
+        say("\nWhat is done is kept: the same command goes on.", err=True)
         raise typer.Exit(INTERRUPTED) from None
     found = summarise(sweep, folder.runs(sweep), results)
     write_whole(folder.path / "sweep.csv", found.csv())
@@ -224,16 +230,16 @@ def _sweep(
         write_whole(folder.path / "sweep.png", found.plot())
     failed = [name for name, result in results.items() if "error" in result]
     if as_json:
-        typer.echo(json.dumps(found.as_json() | dict(folder=str(folder.path), failed=failed)))
+        say(json.dumps(found.as_json() | dict(folder=str(folder.path), failed=failed)))
     elif shown:
-        typer.echo(f"\n{found.table()}\n\n{found.say_best()}")
-        typer.echo(f"{found.caution()}\n".lstrip() + f"table and picture: {folder.path}")
+        say(f"\n{found.table()}\n\n{found.say_best()}")
+        say(f"{found.caution()}\n".lstrip() + f"table and picture: {folder.path}")
     if failed:
         killed = all("again" in results[name] for name in failed)
         again = (
             "the same command goes on" if killed else f"delete {folder.path / failed[0]} to retry"
         )
-        typer.echo(f"jpc: {len(failed)} of {len(results)} runs failed: {again}.", err=True)
+        say(f"jpc: {len(failed)} of {len(results)} runs failed: {again}.", err=True)
         raise typer.Exit(1)
 
 
@@ -323,8 +329,12 @@ def predict(
         if out is not None:
             out.parent.mkdir(parents=True, exist_ok=True)
             write_whole(out, write_csv(rows))
-        said = write_csv(rows).rstrip() if out is None else f"{len(rows)} predictions: {out}"
-        typer.echo(json.dumps(rows) if as_json else said)
+        if as_json:
+            say(json.dumps(rows))
+        elif out is None:
+            say_data(write_csv(rows).rstrip())
+        else:
+            say(f"{len(rows)} predictions: {out}")
 
 
 @app.command()
@@ -358,7 +368,7 @@ def compare(
             write_whole(plot, found.plot(plot.suffix[1:]))
         if report is not None:
             write_comparison(found, report)
-    typer.echo(json.dumps(found.rows) if as_json else found.text())
+    say(json.dumps(found.rows) if as_json else found.text())
 
 
 @app.command()
@@ -413,11 +423,11 @@ def reproduce(
                 with _going_on():
                     path = experiments.reproduce(name, size, out, **options)
             except FileNotFoundError as error:
-                typer.echo(f"jpc: {error}", err=True)
+                say(f"jpc: {error}", err=True)
                 code = 1
                 continue
             if not quiet:
-                typer.echo(path.read_text().rstrip() + f"\n\n{name}: {path}\n")
+                say(path.read_text().rstrip() + f"\n\n{name}: {path}\n")
         if code:
             raise typer.Exit(code)
 
@@ -479,7 +489,7 @@ def bench(
             options: Any = dict(run=not draw, only=only, minutes=minutes, progress=not quiet)
             path = run_table(table, size, out, **options)
         if not quiet:
-            typer.echo(path.read_text().rstrip() + f"\n\n{table}: {path}")
+            say(path.read_text().rstrip() + f"\n\n{table}: {path}")
 
 
 def _size(smoke: bool, full: bool, minutes: float) -> str:
@@ -497,7 +507,7 @@ def _going_on() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         said = "What is done is kept: the same command goes on, and --draw draws it."
-        typer.echo(f"\n{said}", err=True)
+        say(f"\n{said}", err=True)
         raise typer.Exit(INTERRUPTED) from None
 
 
@@ -513,7 +523,7 @@ def doctor(as_json: Json = False, debug: Debug = False) -> None:
         from .doctor import examine  # noqa: PLC0415
 
         examination = examine({name: _place(name) for name in jpc.data.NAMES})
-        typer.echo(json.dumps(examination.found) if as_json else examination.page())
+        say(json.dumps(examination.found) if as_json else examination.page())
 
 
 app.command("info", hidden=True)(doctor)
@@ -527,12 +537,12 @@ def _place(name: str) -> str | None:
 def _tell(found: dict[str, Any], as_json: bool) -> None:
     """A dictionary, for a program or for a person."""
     if as_json:
-        typer.echo(json.dumps(found))
+        say(json.dumps(found))
         return
     width = max(map(len, found))
     for name, value in found.items():
         shown = f"{value:.4g}" if isinstance(value, float) else value
-        typer.echo(f"{name:{width}}  {'not on this machine' if value is None else shown}")
+        say(f"{name:{width}}  {'not on this machine' if value is None else shown}")
 
 
 @data_app.command("list")
@@ -582,7 +592,7 @@ def fetch(name: Name, quiet: Quiet = False, debug: Debug = False) -> None:
         _check_name(name)
         place = jpc.data.fetch(name, progress=not quiet)
     if not quiet:
-        typer.echo(place)
+        say(place)
 
 
 @data_app.command()
@@ -594,9 +604,9 @@ def where(name: Name) -> None:
     with _exits():
         _check_name(name)
     if (place := _place(name)) is None:
-        typer.echo(f"{name} is not on this machine: jpc data fetch {name}", err=True)
+        say(f"{name} is not on this machine: jpc data fetch {name}", err=True)
         sys.exit(1)
-    typer.echo(place)
+    say(place)
 
 
 def _check_name(name: str) -> None:

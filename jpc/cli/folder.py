@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from .._claim import LOCK, hold
 from .._files import write_whole
 from .check import make_config
-from .claim import LOCK, hold
 from .config import Config, ConfigError
 from .svg import Drawing
 from .toml import as_tables, read_tables, write_tables
@@ -53,8 +53,12 @@ class RunFolder:
 
     def is_saved(self) -> bool:
         """Whether there is a checkpoint to go on from."""
+        return self.newest() > 0
+
+    def newest(self) -> int:
+        """The number of the newest checkpoint: that of its steps and of the ends of its epochs."""
         found = self.checkpoints.iterdir() if self.checkpoints.is_dir() else ()
-        return any(entry.name.isdigit() for entry in found)
+        return max((int(entry.name) for entry in found if entry.name.isdigit()), default=0)
 
     def append(self, record: Record) -> None:
         """Adds an epoch to the metrics, and cuts off before it what a run that was killed had
@@ -74,11 +78,16 @@ class RunFolder:
         if not self.metrics.is_file():
             return []
         lines = self.metrics.read_bytes().splitlines(keepends=True)
-        return [record for _, record in map(_parse, lines) if record]
+        try:
+            return [record for _, record in map(_parse, lines) if record]
+        except ValueError:
+            raise ConfigError(
+                f"{self.metrics} is damaged: a line of it is not JSON. Delete that line."
+            ) from None
 
     def write_report(self, page: str, drawings: Sequence[Drawing]) -> None:
         """The report, and its figures beside it."""
-        self.figures.mkdir(parents=True, exist_ok=True)
+        self.figures.mkdir(exist_ok=True)  # In a folder that is still there.
         for drawing in drawings:
             write_whole(self.figures / f"{drawing.name}.svg", drawing.file())
         write_whole(self.report, page)

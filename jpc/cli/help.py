@@ -10,6 +10,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from .config import ENTRIES, ConfigError
 from .suggest import did_you_mean
+from .text import say
 
 WRONG_USE = 2
 _UsageError: Any = typer.BadParameter.__base__  # Its own name has moved between versions.
@@ -58,10 +59,10 @@ class Group(TyperGroup):
         try:
             code = super().main(*args, standalone_mode=False, **options)
         except _UsageError as error:
-            typer.echo(describe(error), err=True)
+            say(describe(error), err=True)
             raise SystemExit(error.exit_code) from None
         except ConfigError as error:
-            typer.echo(f"jpc: {error}", err=True)
+            say(f"jpc: {error}", err=True)
             raise SystemExit(WRONG_USE) from None
         except typer.Abort:
             raise SystemExit(1) from None
@@ -87,7 +88,7 @@ def show_everything(ctx, asked: bool) -> bool:
     """Shows the help with all options, if that was asked for."""
     if asked:
         ctx.meta[_EVERYTHING] = True
-        typer.echo(ctx.get_help())
+        say(ctx.get_help())
         raise typer.Exit
     return asked
 

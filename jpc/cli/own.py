@@ -91,7 +91,8 @@ def check_unchanged(folder: RunFolder, config: Config, dataset: Dataset) -> None
     if config.data.is_own and _read(folder)["sha256"] != _digest(dataset):
         raise ConfigError(
             f"{dataset.name} is not what it was when {folder.path} began. Train anew, or evaluate "
-            f"the new data: jpc eval {folder.path} --data FILE."
+            f"the new data: jpc eval {folder.path} --data FILE; or go on with it all the same: "
+            f"jpc train --resume {folder.path} --anyway."
         )
 
 
@@ -103,7 +104,10 @@ def _digest(dataset: Dataset) -> str:
 def _read(folder: RunFolder) -> dict[str, Any]:
     if not folder.data.is_file():
         raise ConfigError(f"{folder.path} has no data.json, which says what its data was.")
-    return json.loads(folder.data.read_text())
+    try:
+        return json.loads(folder.data.read_bytes())
+    except ValueError as error:
+        raise ConfigError(f"{folder.data} is damaged: {error}.") from None
 
 
 class New(NamedTuple):

@@ -3,7 +3,6 @@ network. All text is escaped here.
 """
 
 import base64
-import html
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,7 +11,13 @@ import numpy as np
 
 from .setting import Picture
 from .svg import Drawing
+from .text import escape
 
+# A browser runs no script and loads nothing, whatever is in the page.
+_POLICY = (
+    '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
+    "style-src 'unsafe-inline'; img-src data:\" />"
+)
 _REFRESH = '<meta http-equiv="refresh" content="10" />'
 _LIGHT = """--ink: #1d2330; --soft: #5c6575; --page: #f5f6f8; --card: #ffffff;
   --edge: #dfe3ea; --bad: #c0392b; --cell: #2f6fdc; --on: #ffffff;"""
@@ -88,22 +93,22 @@ def page(title: str, header: str, sections: Iterable[str], *, reload: bool = Fal
     seconds.
     """
     return (
-        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8" />'
+        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8" />{_POLICY}'
         f'<meta name="viewport" content="width=device-width, initial-scale=1" />'
-        f"{_REFRESH if reload else ''}<title>{html.escape(title)}</title>"
+        f"{_REFRESH if reload else ''}<title>{escape(title)}</title>"
         f"<style>{_STYLE}</style></head><body>"
         f"<header>{header}</header>{''.join(sections)}</body></html>\n"
     )
 
 
 def heading(title: str, words: str) -> str:
-    return f"<h1>{html.escape(title)}</h1><p>{html.escape(words)}</p>"
+    return f"<h1>{escape(title)}</h1><p>{escape(words)}</p>"
 
 
 def numbers(entries: Sequence[Number]) -> str:
     cells = "".join(
-        f'<div class="card"><small>{html.escape(name)}</small><b>{html.escape(value)}</b>'
-        f"<small>{html.escape(meaning)}</small></div>"
+        f'<div class="card"><small>{escape(name)}</small><b>{escape(value)}</b>'
+        f"<small>{escape(meaning)}</small></div>"
         for name, value, meaning in entries
     )
     return f'<div class="numbers">{cells}</div>' if entries else ""
@@ -111,16 +116,16 @@ def numbers(entries: Sequence[Number]) -> str:
 
 def section(title: str, *content: str) -> str:
     whole = "".join(content)
-    return f"<section><h2>{html.escape(title)}</h2>{whole}</section>" if whole else ""
+    return f"<section><h2>{escape(title)}</h2>{whole}</section>" if whole else ""
 
 
 def say(text: str) -> str:
     """A sentence that matters."""
-    return f'<p class="said">{html.escape(text)}</p>' if text else ""
+    return f'<p class="said">{escape(text)}</p>' if text else ""
 
 
 def note(text: str) -> str:
-    return f"<p>{html.escape(text)}</p>" if text else ""
+    return f"<p>{escape(text)}</p>" if text else ""
 
 
 def figures(drawings: Sequence[Drawing], *more: str) -> str:
@@ -132,20 +137,20 @@ def pairs(entries: Mapping[str, Any], meanings: Mapping[str, str] | None = None)
     """A card with a name and a value in each row, and what it means below the name."""
     meanings = meanings or {}
     rows = "".join(
-        f"<tr><td>{html.escape(name)}{_small(meanings.get(name, ''))}</td>"
-        f"<td>{html.escape(word(value))}</td></tr>"
+        f"<tr><td>{escape(name)}{_small(meanings.get(name, ''))}</td>"
+        f"<td>{escape(word(value))}</td></tr>"
         for name, value in entries.items()
     )
     return f'<div class="card scroll"><table>{rows}</table></div>'
 
 
 def _small(text: str) -> str:
-    return f"<small>{html.escape(text)}</small>" if text else ""
+    return f"<small>{escape(text)}</small>" if text else ""
 
 
 def table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A card with a row of names and rows of cells."""
-    cells = lambda row, tag: "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in row)
+    cells = lambda row, tag: "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row)
     body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
     head = f"<tr>{cells(names, 'th')}</tr>"
     return f'<div class="card scroll"><table>{head}{body}</table></div>'
@@ -155,7 +160,7 @@ def gallery(pictures: Sequence[Picture]) -> str:
     cells = "".join(
         f"<div{'' if picture.right else ' class=' + chr(34) + 'wrong' + chr(34)}>"
         f'<img alt="" src="data:image/png;base64,{encode(picture.image)}" />'
-        f"{html.escape(picture.caption)}</div>"
+        f"{escape(picture.caption)}</div>"
         for picture in pictures
     )
     return f'<div class="card pictures">{cells}</div>' if cells else ""

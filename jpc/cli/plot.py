@@ -48,7 +48,8 @@ def plot_lines(lines: Sequence[Line], headline: str, kind: str = "png") -> bytes
     axes.set(xlabel="epoch", ylabel=_LABELS.get(headline, headline))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if any(line.name for line in lines):
-        axes.legend(frameon=False)
+        for text in axes.legend(frameon=False).get_texts():
+            text.set_parse_math(False)  # A $ in a name is one.
     return as_file(figure, kind)
 
 

@@ -2,13 +2,34 @@
 
 import contextlib
 import shlex
+import warnings
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import typer
 
-from .claim import is_running, was_killed
+from .._claim import is_running, was_killed
 from .folder import RunFolder
 from .interrupt import INTERRUPTED
+from .text import say
+
+
+@contextlib.contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Warnings to the user are lines like all others, without a place in the code."""
+    show = warnings.showwarning
+
+    def tell(message: Any, category: type[Warning], *args: Any, **named: Any) -> None:
+        if category is UserWarning and "persistent compilation cache" not in str(message):
+            say(f"jpc: {message}", err=True)
+        else:
+            show(message, category, *args, **named)
+
+    warnings.showwarning = tell
+    try:
+        yield
+    finally:
+        warnings.showwarning = show
 
 
 @contextlib.contextmanager
@@ -17,7 +38,7 @@ def kept_safe(folder: RunFolder, debug: bool) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        typer.echo(_what_is_left(folder, "saved"), err=True)
+        say(_what_is_left(folder, "saved"), err=True)
         raise typer.Exit(INTERRUPTED) from None
     except OSError as error:
         if debug:
@@ -25,12 +46,12 @@ def kept_safe(folder: RunFolder, debug: bool) -> Iterator[None]:
         where = error.filename or folder.path
         said = str(error) if error.strerror is None else f"{where}: {error.strerror}"
         left = _what_is_left(folder, "The run so far is safe")
-        typer.echo(f"jpc: {said.rstrip('.')}. {left}", err=True)
+        say(f"jpc: {said.rstrip('.')}. {left}", err=True)
         raise typer.Exit(1) from None
 
 
 def _what_is_left(folder: RunFolder, saved: str) -> str:
-    if not folder.path.is_dir():
+    if not folder.path.is_dir() or (folder.is_saved() and not folder.config.is_file()):
         return "The folder of the run is gone."
     if not folder.is_saved():
         return "Nothing was saved yet."
@@ -44,9 +65,9 @@ def tell_of_killed(folders: Iterable[RunFolder]) -> None:
         if was_killed(folder.path):
             done, of = len(folder.read_metrics()), folder.read_config().training.epochs
             said = f"was interrupted after {done} of {of} epochs: jpc train --resume {path}"
-            typer.echo(f"{path} {said}", err=True)
+            say(f"{path} {said}", err=True)
         elif is_running(folder.path):
-            typer.echo(f"{path} is still running", err=True)
+            say(f"{path} is still running", err=True)
 
 
 def explain(error: Exception) -> str:

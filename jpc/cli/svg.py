@@ -3,10 +3,11 @@ files they bring their own.
 """
 
 import colorsys
-import html
 import math
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
+
+from .text import escape
 
 Number: TypeAlias = float | int
 
@@ -77,9 +78,9 @@ class Drawing(NamedTuple):
 
     def figure(self) -> str:
         """For a page."""
-        title, note = html.escape(self.title), html.escape(self.note)
+        title, note = escape(self.title), escape(self.note)
         names = "".join(
-            f'<span><i style="background:{shade}"></i>{html.escape(name)}</span>'
+            f'<span><i style="background:{shade}"></i>{escape(name)}</span>'
             for shade, name in self.legend
         )
         legend = f'<div class="legend">{names}</div>' if names else ""
@@ -95,13 +96,13 @@ class Drawing(NamedTuple):
         width, height = self.size
         rows = [
             f'<rect x="{LEFT}" y="{y - 4:g}" width="14" height="4" fill="{shade}" />'
-            f'<text x="{LEFT + 20}" y="{y + 2:g}">{html.escape(name)}</text>'
+            f'<text x="{LEFT + 20}" y="{y + 2:g}">{escape(name)}</text>'
             for y, (shade, name) in _lines(height + 12, self.legend)
         ]
         box = f"0 0 {width:g} {height + _LINE * len(rows) + 6:g}"
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{box}" font-family="sans-serif">'
-            f"<title>{html.escape(self.title)}</title><style>{_FILE_STYLE}</style>"
+            f"<title>{escape(self.title)}</title><style>{_FILE_STYLE}</style>"
             f"{self.drawn}{''.join(rows)}</svg>\n"
         )
 
@@ -256,7 +257,7 @@ def _joined(spots: Sequence[tuple[Number, Number]]) -> str:
 
 def _ring(mark: Mark, x_axis: Axis, y_axis: Axis) -> str:
     x, y = _spot(mark.x, mark.y, x_axis, y_axis)
-    title = f"<title>{html.escape(mark.text)}</title>"
+    title = f"<title>{escape(mark.text)}</title>"
     place = f'cx="{x:.1f}" cy="{y:.1f}" r="6" fill="none" stroke-width="2"'
     return f'<circle class="mark" {place}>{title}</circle>'
 
@@ -286,7 +287,7 @@ def _labels(x_label: str, y_label: str) -> list[str]:
 
 
 def _text(x: Number, y: Number, text: str, anchor: str, more: str = "") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{more}>{html.escape(text)}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{more}>{escape(text)}</text>'
 
 
 def _legend(names: Sequence[str]) -> list[tuple[str, str]]:
@@ -335,7 +336,7 @@ def _upright(x: Number, y: Number, text: str) -> str:
 def _cell(x: Number, y: Number, size: Number, share: Number, said: str) -> str:
     place = f'x="{x + 0.5:.1f}" y="{y + 0.5:.1f}" width="{size - 1:.1f}" height="{size - 1:.1f}"'
     kind = f'class="cell" fill-opacity="{share:.3f}"' if share else 'class="soft" opacity="0.3"'
-    return f"<rect {place} {kind}><title>{html.escape(said)}</title></rect>"
+    return f"<rect {place} {kind}><title>{escape(said)}</title></rect>"
 
 
 def bars(

@@ -1,7 +1,7 @@
 import contextlib
 import functools as ft
 import time
-from typing import Any
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
@@ -9,9 +9,11 @@ import jax
 import jpc
 
 from .._files import write_whole
+from .._fit.checkpoint import READ
+from .._fit.differ import OtherRunError
 from .advice import tell_pace
 from .build import load_data, make_keys, make_mesh
-from .config import Config
+from .config import Config, ConfigError
 from .diagnose import Diagnosis
 from .folder import Record, RunFolder
 from .outcome import Outcome, observe
@@ -42,9 +44,10 @@ class Watcher:
         if self._task.setting.config.data.task == "discriminative" and self._is_due():
             self._outcome = observe(self._task, state)
         # Not after the first of several epochs: it would be longer until there is one to see.
-        first = not self._folder.read_metrics()
-        only = self._task.setting.config.training.epochs == 1
-        return self._diagnosis(state, place=only or not first)
+        # A run that was killed may have noted an epoch that it takes again.
+        training, examples = self._task.setting.config.training, self._task.setting.dataset.train
+        first = self._folder.newest() <= len(examples[1]) // training.batch_size
+        return self._diagnosis(state, place=training.epochs == 1 or not first)
 
     def conclude(self, state: State, status: Status) -> None:
         """The last report, with what takes longer."""
@@ -98,14 +101,16 @@ def prepare(config: Config, *, progress: bool) -> AbstractTask:
     return task
 
 
-def train(task: AbstractTask, folder: RunFolder, *, resume: bool, progress: bool) -> Record:
+def train(
+    task: AbstractTask, folder: RunFolder, *, resume: bool | Literal["anyway"], progress: bool
+) -> Record:
     """Trains, and keeps the folder of the run up to date.
 
     **Arguments:**
 
     - `task`: what to train.
     - `folder`: that of the run.
-    - `resume`: whether to go on with a run that is there.
+    - `resume`: whether to go on with a run that is there; or `"anyway"`, with another one too.
     - `progress`: whether to show how it goes.
 
     **Returns:**
@@ -114,7 +119,8 @@ def train(task: AbstractTask, folder: RunFolder, *, resume: bool, progress: bool
     """
     config, watcher, state = task.setting.config, Watcher(task, folder), task.state()
     examples = len(task.setting.dataset.train[1])
-    if resume:
+    folder.read_metrics()  # If they are damaged, that is known before training.
+    if resume is True:
         check_unchanged(folder, config, task.setting.dataset)
     (folder.write_config if resume else folder.begin)(config)
     keep_data(folder, config, task.setting.dataset)
@@ -130,6 +136,9 @@ def train(task: AbstractTask, folder: RunFolder, *, resume: bool, progress: bool
             callbacks=[watcher.note],
             pace=ft.partial(tell_pace, config, examples) if progress else None,
         )
+    except OtherRunError as error:
+        again = f"jpc train --resume {folder.path} --anyway"
+        raise ConfigError(f"{error.found}. Train anew, or go on all the same: {again}.") from None
     except BaseException as error:
         with contextlib.suppress(OSError):  # Of which the first one matters.
             watcher.report("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
@@ -140,7 +149,7 @@ def train(task: AbstractTask, folder: RunFolder, *, resume: bool, progress: bool
 
 
 def fit(
-    task: AbstractTask, state: State, folder: RunFolder, *, resume: bool, **options: Any
+    task: AbstractTask, state: State, folder: RunFolder, *, resume: Any, **options: Any
 ) -> jpc.Fitted:
     """Trains from the beginning, or from where a run got to."""
     config, dataset = task.setting.config, task.setting.dataset
@@ -175,4 +184,7 @@ def make_pair(task: AbstractTask, examples: tuple) -> tuple[Any, Any]:
 
 def restore(task: AbstractTask, folder: RunFolder) -> State:
     """The state of a run of which at least one epoch is done."""
-    return fit(task, task.state(), folder, resume=True, epochs=1, progress=False).state
+    try:
+        return fit(task, task.state(), folder, resume=READ, epochs=1, progress=False).state
+    except OtherRunError as error:
+        raise ConfigError(f"{error.found}. Was {folder.config} changed? Change it back.") from None

@@ -9,12 +9,14 @@ import tarfile
 import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import UInt8
 
 from ._split import stratified
+
+_MOST_BYTES = 2**28
 
 Shape: TypeAlias = tuple[int, ...]
 # Images, of shape (examples, channels, height, width), and their labels.
@@ -47,7 +49,7 @@ def read(place: Path, checksums: Mapping[str, str]) -> dict[str, bytes]:
     """
     if place.is_file():
         paths = dict.fromkeys(checksums, place)
-        contents = _unpack(place)
+        contents = _unpack(place, checksums)
     else:
         paths = {name: stored(place, name) or place / name for name in checksums}
         contents = {name: _unzip(path) for name, path in paths.items()}
@@ -61,17 +63,29 @@ def read(place: Path, checksums: Mapping[str, str]) -> dict[str, bytes]:
 
 def _unzip(path: Path) -> bytes:
     try:
-        return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
+            return _read_some(path, file)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise _damaged(path, str(error)) from error
 
 
-def _unpack(path: Path) -> dict[str, bytes]:
-    # In one pass: to go back in a compressed archive is to decompress it again.
+def _read_some(path: Path, file: Any) -> bytes:
+    """All of a file, but no more than any that was published has."""
+    data = file.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise _damaged(path, f"it has more than {_MOST_BYTES:,} bytes")
+    return data
+
+
+def _unpack(path: Path, names: Iterable[str]) -> dict[str, bytes]:
+    # In one pass: to go back in a compressed archive is to decompress it again. Nothing is
+    # written, so that the folders in its names do not matter.
     try:
         with tarfile.open(path, "r:gz") as archive:
-            files = ((member.name, archive.extractfile(member)) for member in archive)
-            return {PurePosixPath(name).name: file.read() for name, file in files if file}
+            named = ((PurePosixPath(member.name).name, member) for member in archive)
+            plain = ((name, m) for name, m in named if name in names and m.isfile())
+            files = ((name, archive.extractfile(member)) for name, member in plain)
+            return {name: _read_some(path, file) for name, file in files if file}
     except (gzip.BadGzipFile, EOFError, zlib.error, tarfile.TarError) as error:
         raise _damaged(path, str(error)) from error
 

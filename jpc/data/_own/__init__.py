@@ -9,8 +9,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from .arrays import read_function, read_npy_files, read_npz
-from .found import DataError as DataError, Found as Found, Like as Like, Name as Name, Part as Part
-from .images import ENDINGS, read_images
+from .found import (
+    DataError as DataError,
+    Found as Found,
+    Like as Like,
+    Name as Name,
+    Part as Part,
+    unchanged,
+)
+from .images import ENDINGS, list_images, read_images
 from .table import DELIMITERS, read_table
 
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -43,9 +50,9 @@ def read_own(
     ending = path.suffix.lower()
     if _FUNCTION.fullmatch(text) and not path.exists():
         return read_function(text, target)
-    if not path.exists():
+    if not (path.is_dir() or path.is_file()):
         raise DataError(f"{text}: there is no such file or folder.")
-    with _told(path):
+    with _told(path), unchanged(path, list_images(path) if path.is_dir() else [path]):
         if path.is_dir() or ending in ENDINGS:
             return read_images(path, image_size, like)
         if ending in DELIMITERS:

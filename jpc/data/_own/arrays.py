@@ -4,13 +4,14 @@ import os
 import re
 import sys
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .found import PARTS, DataError, Found, Name, Part, check_size, count_names, some
+from .found import PARTS, DataError, Found, Name, Part, check_size, count_names, some, unchanged
 
 _INPUTS = {"x", "xs", "input", "inputs", "image", "images", "data", "feature", "features", "arr_0"}
 _TARGETS = {"y", "ys", "target", "targets", "label", "labels", "arr_1"}
@@ -20,11 +21,13 @@ _CLASSES = {"classes", "class_names", "label_names", "target_names"}
 def read_npz(path: Path, target: str | None) -> Found:
     try:
         with zipfile.ZipFile(path) as archive:
-            keys = [name.removesuffix(".npy") for name in archive.namelist()]
+            keys, total = [name.removesuffix(".npy") for name in archive.namelist()], 0
             for key in keys:
-                with archive.open(f"{key}.npy") as file:
-                    _check_header(f"{path}, key {key!r}", file)
-    except (zipfile.BadZipFile, KeyError) as error:
+                info = archive.getinfo(f"{key}.npy")
+                with archive.open(info) as file:
+                    total += _check_header(f"{path}, key {key!r}", file, info.file_size)
+            check_size(str(path), total, 1)
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, KeyError) as error:
         raise DataError(f"{path} is not an npz of NumPy, or damaged: {error}.") from None
     with np.load(path, allow_pickle=False) as arrays:
         return _arrange(path, {key: _load(path, key, arrays) for key in keys}, target, "key")
@@ -33,12 +36,14 @@ def read_npz(path: Path, target: str | None) -> Found:
 def _load(path: Path, key: str, arrays: Any) -> np.ndarray:
     try:
         return arrays[key]
-    except (zipfile.BadZipFile, ValueError, EOFError, OSError) as error:
+    except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, OSError) as error:
         raise DataError(f"{path}, key {key!r} is damaged: {error}.") from None
 
 
-def _check_header(where: str, file: Any) -> None:
-    """Refuses, before anything is read, what is a pickle or does not fit into memory."""
+def _check_header(where: str, file: Any, size: int) -> int:
+    """Refuses, before anything is read, what is a pickle, does not fit into memory, or is not in
+    these bytes; returns how many it takes.
+    """
     formats = np.lib.format
     readers = {(1, 0): formats.read_array_header_1_0, (2, 0): formats.read_array_header_2_0}
     try:
@@ -50,7 +55,11 @@ def _check_header(where: str, file: Any) -> None:
             f"{where} holds Python objects. They are pickles, which can run any code and are not "
             "read: save an array of numbers, or of strings (array.astype(str))."
         )
-    check_size(where, math.prod(shape))
+    count = math.prod(shape)
+    check_size(where, count, dtype.itemsize)
+    if min(shape, default=0) < 0 or count * dtype.itemsize > size:
+        raise DataError(f"{where} is damaged: it is shorter than its header says, {shape}.")
+    return count * dtype.itemsize
 
 
 def read_npy_files(path: Path, target: str | None) -> Found:
@@ -74,11 +83,12 @@ def read_npy_files(path: Path, target: str | None) -> Found:
 
 def _read_npy(path: Path) -> np.ndarray:
     with path.open("rb") as file:
-        _check_header(str(path), file)
-    try:
-        return np.load(path, allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise DataError(f"{path} is damaged: {error}.") from None
+        _check_header(str(path), file, path.stat().st_size)
+    with unchanged(path, [path]):
+        try:
+            return np.load(path, allow_pickle=False)
+        except (ValueError, EOFError) as error:
+            raise DataError(f"{path} is damaged: {error}.") from None
 
 
 def read_function(name: str, target: str | None) -> Found:

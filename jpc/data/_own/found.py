@@ -1,10 +1,12 @@
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-MOST_NUMBERS = 2**30
+MOST_NUMBERS, MOST_BYTES = 2**30, 2**33
 PARTS = {
     **dict.fromkeys(("train", "training"), "train"),
     **dict.fromkeys(("test", "testing"), "test"),
@@ -61,12 +63,26 @@ class Like(NamedTuple):
     target: str = "target"
 
 
-def check_size(where: str, count: int) -> None:
-    if count > MOST_NUMBERS:
+def check_size(where: str, count: int, size: int = 8) -> None:
+    """Refuses what would be so many numbers, or words, of so many bytes each."""
+    if count > MOST_NUMBERS or count * size > MOST_BYTES:
         raise DataError(
-            f"{where} would be {count:.2g} numbers in memory, more than {MOST_NUMBERS:.2g}: give "
-            "fewer examples or smaller ones."
+            f"{where} would be {count:.2g} numbers in memory, {count * size:.2g} bytes; "
+            f"{MOST_NUMBERS:.2g} and {MOST_BYTES:.2g} may be: give fewer or smaller examples."
         )
+
+
+@contextmanager
+def unchanged(name: Name, files: Iterable[Path]) -> Iterator[None]:
+    """Refuses what was read in part before and in part after it was changed."""
+    state = lambda: [(stat.st_size, stat.st_mtime_ns) for stat in map(Path.stat, files)]
+    before = state()
+    try:
+        yield
+    finally:
+        if state() != before:
+            said = f"{name} changed while it was read. Try again when it is complete."
+            raise DataError(said) from None
 
 
 def some(names: Iterable[str]) -> str:

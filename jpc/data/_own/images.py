@@ -11,6 +11,7 @@ from ..._extras import TRAIN
 from .found import PARTS, DataError, Found, Like, Part, check_size
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")  # Others run other programs.
 _MOST_PIXELS = 2**26
 _LARGEST, _SCALED = 64, 32  # The longest side of images that are kept, and of scaled ones.
 
@@ -41,7 +42,7 @@ def _list_parts(path: Path) -> dict[str, dict[Path, str]]:
     folders = {part: folder for part, folder in folders.items() if part}
     folders = folders if "train" in folders else {"train": path}
     return {
-        part: {file: _class_of(file, folder) for file in _list_images(folder)}
+        part: {file: _class_of(file, folder) for file in list_images(folder)}
         for part, folder in folders.items()
     }
 
@@ -66,7 +67,7 @@ def _class_of(file: Path, folder: Path) -> str:
     return inside[0] if len(inside) > 1 else ""
 
 
-def _list_images(folder: Path) -> list[Path]:
+def list_images(folder: Path) -> list[Path]:
     """All images below a folder, but not what is hidden. Other files do not matter."""
     files = (p for p in folder.rglob("*") if p.suffix.lower() in ENDINGS and p.is_file())
     hidden = lambda file: any(part.startswith(".") for part in file.relative_to(folder).parts)
@@ -99,7 +100,7 @@ def _open_image(file: Path) -> Iterator[Any]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(file) as image:
+            with Image.open(file, formats=_FORMATS) as image:
                 if math.prod(image.size) > _MOST_PIXELS:
                     what = f"{image.size[0]} x {image.size[1]} pixels"
                     raise DataError(f"{file} has {what}: scale it down, or leave it out.")

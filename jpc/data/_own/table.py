@@ -5,13 +5,14 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn, TextIO
 
 import numpy as np
 
 from .found import DataError, Found, Like, Part, check_size, count_names, some
 
 DELIMITERS = {".csv": ",;\t", ".tsv": "\t"}
+_LONGEST, _MOST_COLUMNS = 2**24, 100_000
 _MISSING = ("", "nan", "na", "n/a", "null", "?", "-")
 
 
@@ -88,15 +89,28 @@ def _is_count(columns: _Columns, values: np.ndarray) -> bool:
 
 def _rows(path: Path, *, skip: bool = False) -> Iterator[tuple[int, list[str]]]:
     """The rows that are not blank, with the lines they end in."""
-    line = 1
+    line, marks, length = 1, DELIMITERS[path.suffix.lower()], 0
+
+    def lines(file: TextIO) -> Iterator[str]:
+        """Those of a row are together no longer than a row may be."""
+        nonlocal length
+        while text := file.readline(_LONGEST):
+            length += len(text)
+            if length >= _LONGEST:
+                raise DataError(
+                    f"{path}, after line {line}: a row of {length:,} letters. Is it a table?"
+                )
+            yield text
+
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            start, marks = file.readline(), DELIMITERS[path.suffix.lower()]
+            mark = max(marks, key=file.readline(_LONGEST).count)
             file.seek(0)
-            for row in (
-                reader := csv.reader(file, delimiter=max(marks, key=start.count), strict=True)
-            ):
-                line = reader.line_num
+            for row in (reader := csv.reader(lines(file), delimiter=mark, strict=True)):
+                line, length = reader.line_num, 0
+                if len(row) > _MOST_COLUMNS:
+                    what = f"{len(row):,} columns, more than {_MOST_COLUMNS:,}"
+                    raise DataError(f"{path}, line {line}: {what}. Save it as .npz.")
                 if any(map(str.strip, row)):
                     if not skip:
                         yield line, row
@@ -117,8 +131,9 @@ def _find_columns(path: Path, first: list[str], target: str | None) -> _Columns:
     names = cells if header else [str(i) for i in range(1, last + 2)]
     if place is None:
         raise DataError(f"{path} has no column {target!r}: there are {some(names)}.")
-    if twice := [name for i, name in enumerate(names) if name in names[:i]]:
-        raise DataError(f"{path}, line 1: two columns are called {twice[0]!r}. Rename one.")
+    if len({*names}) < len(names):
+        twice = next(name for i, name in enumerate(names) if name in names[:i])
+        raise DataError(f"{path}, line 1: two columns are called {twice!r}. Rename one.")
     return _Columns(header, names, [i for i in range(last + 1) if i != place], place)
 
 

@@ -7,14 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .config import ConfigError
-
 try:
     import fcntl
 except ImportError:  # On Windows nothing is locked.
     fcntl = None
 
 LOCK = ".running"
+
+
+class InUseError(RuntimeError):
+    """Another process has the folder."""
 
 
 @contextlib.contextmanager
@@ -28,6 +30,11 @@ def hold(folder: Path) -> Iterator[None]:
         finally:
             with contextlib.suppress(OSError):
                 (folder / LOCK).unlink()
+
+
+def is_held(folder: Path) -> bool:
+    """Whether a folder that was taken is still where it was."""
+    return (folder / LOCK).exists()
 
 
 def is_running(folder: Path) -> bool:
@@ -50,7 +57,7 @@ def _take(folder: Path) -> Any:
         file = path.open("a+")
         if not (_lock(file) or _lock_later(file)):
             file.close()
-            raise ConfigError(
+            raise InUseError(
                 f"{folder} is in use by another run (process {path.read_text()}): wait for its "
                 "end, or name another folder."
             )
@@ -69,6 +76,8 @@ def _lock(file: Any) -> bool:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
+        except OSError:  # Some file systems lock nothing.
+            pass
     return True
 
 
