@@ -26,11 +26,12 @@ from ._checks import checked_jit, raise_if_not_finite
 from ._clamp import Masked, states
 from ._functional import Activities, activity_grad, move, with_prediction
 from ._generic import make_step
+from ._given import check_type
 from ._inference import AbstractInference, Descent, Record
 from ._layer import feedforward_batch
 from ._learn import check_state, learn
 from ._metrics import compute_accuracy, mse_loss
-from ._options import Posed, check_type, data, optional_data, refuse_masks
+from ._options import Posed, data, optional_data, refuse_masks
 from ._types import Given, Layers, Scalar
 
 # Without momentum 20 steps are too few for the input's error to reach all layers of a deep

@@ -8,10 +8,10 @@ from jaxtyping import PRNGKeyArray, PyTree
 
 from ._checks import checked_jit, raise_if_not_finite
 from ._energy import AbstractEnergy
+from ._given import check_type
 from ._inference import AbstractInference, Inferred, Record
 from ._learn import check_state, learn
 from ._numbers import floats_to_arrays
-from ._options import check_type
 from ._types import Clamps, Given, Nodes
 
 Pose = Callable[[PyTree, Any, Any, Any], tuple[Nodes, Clamps]]

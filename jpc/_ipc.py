@@ -17,9 +17,9 @@ from ._functional import (
     of_params,
     with_prediction,
 )
+from ._given import check_sizes, check_type
 from ._init import Sizes, start_at_random
-from ._layer import check_sizes
-from ._options import Options, Posed, Setup, Skips, check_type, data, setup
+from ._options import Options, Posed, Setup, Skips, data, setup
 from ._step import feedforward_loss
 from ._types import Given, Layers, Nodes
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import PyTree
 
-from ._layer import show
+from ._given import show
 from ._types import Clamps, Nodes
 
 

@@ -16,10 +16,10 @@ from jaxtyping import Array, Bool, PRNGKeyArray, PyTree
 from ._checks import checked_jit
 from ._energy import AbstractEnergy
 from ._generic import Pose, make_step
+from ._given import check_model, check_sizes, check_type, show, split_key
 from ._inference import AbstractInference, Descent, Inferred, Langevin, Record, Trajectory
 from ._inference.base import method
-from ._layer import check_sizes, show, split_key
-from ._options import check_model, check_type, number
+from ._options import number
 from ._types import Clamps, Given, Layers, Nodes, Number, Terms
 
 

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, PRNGKeyArray
 
-from ._layer import ParamType, check_sizes, choice, show, split_key
+from ._given import check_sizes, choice, show, split_key
+from ._layer import ParamType
 from ._types import Given
 
 Act: TypeAlias = Given[str | Callable[[Array], Array]]

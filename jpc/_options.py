@@ -30,8 +30,9 @@ from ._energy import (
     squared_error,
     take_apart,
 )
+from ._given import check_number, check_type, choice, show
 from ._inference import AbstractInference, GradientFlow
-from ._layer import Layer, ParamType, choice, feedforward_batch, parameterise, show
+from ._layer import Layer, ParamType, check_chain, feedforward_batch, parameterise
 from ._numbers import constant, floats_to_arrays
 from ._types import Clamps, Given, Layers, Loss, Nodes, Number
 
@@ -246,21 +247,10 @@ def _refuse_both(one: set[str], other: set[str]) -> None:
         raise ValueError(f"Give either {', '.join(one)} or {', '.join(sorted(other))}, not both.")
 
 
-def check_type(name: str, value: Any, kind: type, example: str) -> None:
-    if not isinstance(value, kind):
-        raise TypeError(f"{name} must be something like {example}, got {show(value)}.")
-
-
-def number(name: str, value: Any, *, above: float = -math.inf, least: float = -math.inf) -> Array:
+def number(name: str, value: Any, **bounds: float) -> Array:
     """A number as an array, so that changing it does not retrace; checked unless traced."""
-    if not (eqx.is_array_like(value) and jnp.shape(value) == () and jnp.isrealobj(value)):
-        raise ValueError(f"{name} must be a number, got {show(value)}.")
-    if not isinstance(value, Tracer):
-        value = float(value)
-        if not (math.isfinite(value) and value > above and value >= least):
-            bound = f"above {above:g}" if above > least else f"of at least {least:g}"
-            raise ValueError(f"{name} must be a finite number {bound}, got {value:g}.")
-    return constant(value)
+    check_number(name, value, **bounds)
+    return constant(value if isinstance(value, Tracer) else float(value))
 
 
 def data(name: str, value: Given[ArrayLike]) -> Array:
@@ -307,32 +297,11 @@ def batches(name: str, values: Any) -> list[Array]:
     return [data(f"{name}[{i}]", value) for i, value in enumerate(values)]
 
 
-def check_model(name: str, model: Any, *, holes: bool = False) -> None:
-    """A list of callables, `None` among them where there may be holes."""
-    kind = lambda x: type(x).__name__
-    try:
-        layers = list(model)
-    except TypeError:
-        expected = "a list of layers (callables on one example, as jpc.make_mlp makes)"
-        raise TypeError(f"{name} must be {expected}, got {kind(model)}.") from None
-    if not layers:
-        raise ValueError(f"{name} has no layers.")
-    for i, layer in enumerate(layers, start=1):
-        if not (callable(layer) or (holes and layer is None)):
-            raise TypeError(f"Layer {i} of {name} is not callable: got {kind(layer)}.")
-
-
 def check_params(params: Any) -> None:
     if not (isinstance(params, tuple) and len(params) == 2):
         got = type(params).__name__
         raise TypeError(f"params must be (model, None) or (model, skip_model), got {got}.")
-    model, skip_model = params
-    check_model("model", model)
-    skips = [None] * len(model) if skip_model is None else skip_model
-    check_model("skip_model", skips, holes=True)
-    if len(skips) != len(model):
-        sizes = f"{len(skips)} entries for {len(model)} layers"
-        raise ValueError(f"skip_model has {sizes}: give one per layer, None for no skip.")
+    check_chain(*params)
 
 
 def network(setup: Setup, params: Params, input: Array, name: str = "model") -> tuple[list, list]:

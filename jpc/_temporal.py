@@ -23,11 +23,12 @@ from ._checks import checked_jit, raise_if_not_finite
 from ._clamp import Masked, clamp, states
 from ._energy import AbstractEnergy, AbstractNetworkEnergy, Node, PCEnergy, squared_error
 from ._energy.network import Network
+from ._given import check_type
 from ._inference import AbstractInference, Inferred
 from ._layer import feedforward_batch, parameterise
 from ._learn import check_state, learn
 from ._numbers import floats_to_arrays
-from ._options import check_type, data, layer_shapes
+from ._options import data, layer_shapes
 from ._pose import pose
 from ._types import Clamps, Given, Layers, Loss, Nodes, Scalar
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, PyTree
 
-from .._layer import show
+from .._given import show
 from .._types import Clamps, Given, Nodes, Number, Scalar, Terms
 
 

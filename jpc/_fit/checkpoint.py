@@ -11,7 +11,7 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import PyTree
 
-from .._layer import check_sizes
+from .._given import check_sizes
 from .._types import Given
 from .check import describe, first_difference
 from .devices import Devices

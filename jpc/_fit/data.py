@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
-from .._layer import show
+from .._given import show
 from .devices import Devices
 from .loop import Carry, Pair, Recipe, group_size, in_order, score, score_batch, train, train_batch
 from .pair import Classes, count, count_classes, describe, read_pair

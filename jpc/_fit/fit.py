@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from jaxtyping import PRNGKeyArray, PyTree
 
 from .._evaluate import test_discriminative_pc
-from .._layer import check_sizes, show, split_key
+from .._given import check_sizes, show, split_key
 from .._options import Options
 from .._types import Given, Scalar
 from .check import check_evaluation, check_step, scalars

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._layer import show
+from .._given import show
 from .loop import Pair
 
 Classes = tuple[int | None, int | None]

@@ -21,7 +21,7 @@ from .._energy import (
     take_apart,
     total,
 )
-from .._layer import choice
+from .._given import choice
 from .._solve import solve
 from .._types import Clamps, Given, Name, Nodes, Number, Scalar, Terms
 from .base import RESULTS, AbstractInference, Inferred, check_positive, judge, method

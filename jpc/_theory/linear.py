@@ -19,20 +19,10 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from .._energy import SpectralPenalty, WeightDecay
 from .._functional import call, descend, with_prediction
+from .._given import check_model
 from .._layer import Layer, ParamType
 from .._networks import make_skip_model
-from .._options import (
-    Options,
-    Params,
-    Setup,
-    batches,
-    check_model,
-    data,
-    network,
-    number,
-    refuse_masks,
-    setup,
-)
+from .._options import Options, Params, Setup, batches, data, network, number, refuse_masks, setup
 from .._types import Clamps, Given, Layers, Number, Scalar
 
 Matrix = Float[Array, "_ _"]

@@ -27,7 +27,7 @@ import jpc
 import jpc.data
 
 from .._device import accelerated
-from .._layer import choice
+from .._given import choice
 from ..data._source import source_of
 from ._cell import Cell, Store
 from ._figures import FIGURES, SIZES, Figure, Size
