@@ -21,10 +21,10 @@ from .._energy import (
     take_apart,
     total,
 )
-from .._given import choice
+from .._given import check_count, check_flags, check_type, choice
 from .._solve import solve
 from .._types import Clamps, Given, Name, Nodes, Number, Scalar, Terms
-from .base import RESULTS, AbstractInference, Inferred, check_positive, judge, method
+from .base import RESULTS, AbstractInference, Inferred, check_matrix, check_positive, judge, method
 from .chords import add, derivatives, multiply
 from .equilibrium import Equilibrium
 from .forward import Forward, backward
@@ -92,24 +92,29 @@ class Nudged(AbstractInference):
     - `matrix`: $A$, if it is known, as in what [`jpc.Nudged.prepare`][] returns.
     """
 
-    beta: Number | None = None
+    beta: Given[Number | None] = None
     kind: Given[Kind] = eqx.field(static=True, default="target")
     sign: Given[Sign] = eqx.field(static=True, default="centred")
-    strength: Number | None = None
-    inference: AbstractInference | None = None
-    chords: int = eqx.field(static=True, default=1)
-    shared: int | None = eqx.field(static=True, default=4)
-    rtol: Number = 1e-2
-    throw: bool = eqx.field(static=True, default=True)
-    matrix: Array | None = None
+    strength: Given[Number | None] = None
+    inference: Given[AbstractInference | None] = None
+    chords: Given[int] = eqx.field(static=True, default=1)
+    shared: Given[int | None] = eqx.field(static=True, default=4)
+    rtol: Given[Number] = 1e-2
+    throw: Given[bool] = eqx.field(static=True, default=True)
+    matrix: Given[Array | None] = None
 
     def __check_init__(self):
         choice("kind", self.kind, get_args(Kind))
         choice("sign", self.sign, get_args(Sign))
-        for name in ("beta", "strength", "rtol"):
-            check_positive(name, getattr(self, name))
-        if self.chords < 1 or (self.shared is not None and self.shared < 1):
-            raise ValueError("Nudged needs at least one chord, and one example to share.")
+        check_positive("beta", self.beta, none=True)
+        check_positive("strength", self.strength, none=True)
+        check_positive("rtol", self.rtol)
+        kind, example = AbstractInference | None, "jpc.Equilibrium(), or None"
+        check_type("inference", self.inference, kind, example)
+        check_count("chords", self.chords)
+        check_count("shared", self.shared, none=True)
+        check_flags(throw=self.throw)
+        check_type("matrix", self.matrix, jax.Array | None, "that of Nudged().prepare(...)")
         if self.beta is None and (self.sign != "centred" or self.inference is not None):
             raise ValueError(
                 "sign and inference are of a finite beta, such as Nudged(0.1): in the limit all "
@@ -151,7 +156,8 @@ class Nudged(AbstractInference):
         limit = self.beta is None and self.kind == "target"
         if not limit and self.strength is None:
             return None, one
-        matrix = self._share(forward) if self.matrix is None else self.matrix
+        share = ft.partial(self._share, forward)
+        matrix = share() if self.matrix is None else check_matrix(self.matrix, share)
         if self.strength is None:
             return matrix, one
         mean = jnp.mean(matrix, axis=tuple(range(matrix.ndim - 2)))
