@@ -30,7 +30,7 @@ from ._given import check_type
 from ._inference import AbstractInference, Descent, Record
 from ._layer import feedforward_batch
 from ._learn import check_state, learn
-from ._metrics import compute_accuracy, mse_loss
+from ._metrics import accuracy, mse_loss
 from ._options import Posed, data, optional_data, refuse_masks
 from ._types import Given, Layers, Scalar
 
@@ -244,7 +244,7 @@ def make_bpc_step(
     input: Given[ArrayLike | None] = None,
     *,
     inference: Given[AbstractInference | None] = None,
-    record: Record | None = None,
+    record: Given[Record | None] = None,
     key: Given[PRNGKeyArray | None] = None,
     **options: Unpack[BPCOptions],
 ) -> dict[str, Any]:
@@ -363,4 +363,4 @@ def _evaluate(read: Read, models: Models, output: Array, input: Array) -> dict[s
     check_input(input, shapes[0])
     guess = feedforward_batch(up[::-1], output)[-1]
     made = feedforward_batch(down, input)[-1]
-    return dict(acc=compute_accuracy(input, guess), loss=mse_loss(made, output))
+    return dict(acc=accuracy(input, guess), loss=mse_loss(made, output))

@@ -100,7 +100,7 @@ def clamp(
     given = {"input": input} | {f"activities[{i}]": z for i, z in enumerate(activities)}
     for name, state in (given | {"output": output}).items():
         if state is not None or name.startswith("activities"):
-            _check_state(name, state)
+            check_state(name, state)
     nodes: list = list(activities)
     clamps: list = [None for _ in nodes]
     for given, some, name, end in ((input, input_mask, "input", 0), (output, mask, "output", -1)):
@@ -177,11 +177,12 @@ def check_problem(nodes: Any, clamps: Any) -> None:
         named = tree.items() if isinstance(tree, dict) else enumerate(tree)
         for name, state in named:
             for leaf in jax.tree.leaves(state):
-                _check_state(f"{kind}: {spell(name)}", leaf, floats=kind == "nodes")
+                check_state(f"{kind}: {spell(name)}", leaf, floats=kind == "nodes")
     check_batch(nodes, clamps)
 
 
-def _check_state(name: str, state: Any, *, floats: bool = False) -> None:
+def check_state(name: str, state: Any, *, floats: bool = False) -> None:
+    """That it is a batch of numbers, or of floats."""
     boolean = not floats and _is_array(state) and state.dtype == bool
     if not (_is_array(state) and (is_real(state) or boolean)):
         raise TypeError(f"{name} must be an array of real numbers, got {show(state)}.")

@@ -16,7 +16,7 @@ from ._clamp import clamp
 from ._energy import EPCEnergy
 from ._functional import descend, of_params
 from ._init import Sizes, state_shapes
-from ._learn import check_state
+from ._learn import check_state, update
 from ._options import (
     Options,
     Params,
@@ -185,7 +185,7 @@ def _update_errors(setup, params, posed, optim, opt_state):
     errors = jax.tree.leaves(posed.nodes)
     check_state("errors", optim, opt_state, errors)
     energy, grads = _error_grad(setup, params, posed)
-    updates, opt_state = optim.update(grads, opt_state, errors)
+    updates, opt_state = update(optim, grads, opt_state, errors)
     errors = [e + u for e, u in zip(errors, updates, strict=True)]
     errors = raise_if_not_finite({f"errors[{i}]": e for i, e in enumerate(errors)}, errors)
     return dict(energy=energy, errors=errors, grads=grads, opt_state=opt_state)

@@ -15,9 +15,10 @@ from jaxtyping import Array, ArrayLike, PyTree
 from ._checks import all_finite, checked_jit, not_finite, raise_if, raise_if_not_finite
 from ._clamp import Masked, states
 from ._energy import AbstractEnergy, AmortisedEnergy
+from ._given import check_count, show
 from ._inference import AbstractInference, GradientFlow, Record
 from ._layer import Layer
-from ._learn import check_state, fits, learn
+from ._learn import check_learns, check_state, fits, take_step, update
 from ._options import (
     FlowOptions,
     Options,
@@ -177,10 +178,12 @@ def neg_pc_activity_grad(t: Any, activities: Activities, args: tuple) -> list[Ar
 
     The negative gradient of the energy in the activities.
     """
+    if not isinstance(args, tuple | list) or len(args) < 3:
+        raise ValueError(f"args must be (params, y, x), with options or not, got {show(args)}.")
     params, y, x, *rest = args
     if len(args) == 3 + len(_FLOW_ARGS):
         rest = [zip(_FLOW_ARGS[:-1], rest[:-1], strict=True)]
-    if len(rest) > 1:
+    if len(rest) > 1 or isinstance(rest[0] if rest else (), str):
         raise ValueError(
             "args must be (params, y, x), (params, y, x, options) or all of (params, y, x, "
             f"{', '.join(_FLOW_ARGS)}), got {len(args)} entries."
@@ -312,7 +315,7 @@ def _count_steps(setup, params, posed):
 
 def get_t_max(activities_iters: Activities) -> int:
     """The number of entries of recorded activities: `activities[i][t_max - 1]` is the last."""
-    return len(jax.tree.leaves(activities_iters)[0])
+    return len(batches("activities_iters", activities_iters)[0])
 
 
 def compute_infer_energies(
@@ -337,7 +340,11 @@ def compute_infer_energies(
 
     An array with a row for each layer, in chain order, and a column for each time.
     """
-    way = [jnp.asarray(z)[: int(t_max)] for z in activities_iters]
+    way = batches("activities_iters", activities_iters)
+    check_count("t_max", t_max)
+    if t_max > get_t_max(way):
+        raise ValueError(f"t_max is {t_max}, but activities_iters has {get_t_max(way)} entries.")
+    way = [z[:t_max] for z in way]
     one = lambda z: pc_energy_fn(params, z, y, x=x, record_layers=True, **options)
     return jnp.stack([one([z[t] for z in way]) for t in range(get_t_max(way))], axis=1)
 
@@ -377,7 +384,7 @@ def move(setup: Setup, posed: Posed, layers: Layers, optim: Any, opt_state: PyTr
     activities = with_prediction(layers, posed.nodes, posed.clamps)
     check_state("activities", optim, opt_state, activities)
     energy, grads = activity_grad(setup, posed)
-    updates, opt_state = optim.update(grads, opt_state, activities)
+    updates, opt_state = update(optim, grads, opt_state, activities)
     leaves, structure = jax.tree.flatten(posed.nodes)  # Maybe without the prediction.
     free = [z + u for z, u in zip(activities, updates, strict=True)][: len(leaves)]
     free = raise_if_not_finite({f"activities[{i}]": z for i, z in enumerate(free)}, free)
@@ -431,15 +438,13 @@ def descend_unchecked(
 ) -> dict:
     """The same, whatever the numbers are. The optimiser's state may be that of the bare model."""
     model, skip_model = params
-    if not jax.tree.leaves(eqx.filter(params, eqx.is_inexact_array)):
-        raise ValueError(f"{name} has no parameters: its layers hold no arrays to learn.")
+    check_learns(name, params)
     bare = skip_model is None and not fits(optim, opt_state, params)
     whole = name if skip_model is None else "(model, skip_model)"
     check_state(whole, optim, opt_state, model if bare else params)
     pair = (lambda model: (model, None)) if bare else (lambda params: params)
     of_pair = lambda learned, nodes, clamps: energy(pair(learned), nodes, clamps)
-    state = dict(optim=optim, opt_state=opt_state)
-    learned = learn(of_pair, model if bare else params, nodes, clamps, **state)
+    learned = take_step(of_pair, model if bare else params, nodes, clamps, optim, opt_state)
     model, skip_model = pair(learned.params)
     new = dict(model=model, skip_model=skip_model, opt_state=learned.opt_state)
     return new | dict(grads=pair(learned.grads))

@@ -97,7 +97,7 @@ def make_mcpc_step(
     input: PyTree = None,
     *,
     energy: Given[AbstractEnergy],
-    pose: Pose,
+    pose: Given[Pose],
     key: Given[PRNGKeyArray],
     warm: Given[AbstractInference] = MonteCarlo.warm,
     sampler: Given[Langevin] = MonteCarlo.sampler,

@@ -29,6 +29,7 @@ from ._energy import (
     cross_entropy,
     squared_error,
     take_apart,
+    unfit,
 )
 from ._given import check_number, check_type, choice, show
 from ._inference import AbstractInference, GradientFlow
@@ -292,7 +293,7 @@ def _takes(layer: Callable, batch: Array) -> bool:
 
 
 def batches(name: str, values: Any) -> list[Array]:
-    if not isinstance(values, Sequence):
+    if not isinstance(values, Sequence) or isinstance(values, str):
         raise TypeError(f"{name} must be a list of arrays, got {type(values).__name__}.")
     return [data(f"{name}[{i}]", value) for i, value in enumerate(values)]
 
@@ -381,8 +382,10 @@ def problems(setup: Setup, output: Any, input: Any) -> dict[str, Bool[Array, ""]
         if isinstance(given, Masked):
             empty = f"{word} is false everywhere: no unit of the {name} is given in this batch."
             found[empty] = ~jnp.any(given.mask)
-    entropic = any(leaf is cross_entropy for leaf in jax.tree.leaves(setup.energy))
-    if isinstance(output, Masked) and entropic:
+    losses = [leaf for leaf in jax.tree.leaves((setup.energy, setup.loss)) if callable(leaf)]
+    if not isinstance(output, Masked):
+        found |= unfit("output", losses, output)
+    elif cross_entropy in losses:
         rows = output.mask.reshape(len(output.mask), -1)
         split = (
             "mask gives only some of the classes of an example. The cross-entropy needs all of "

@@ -23,7 +23,7 @@ from ._checks import checked_jit, raise_if_not_finite
 from ._clamp import Masked, clamp, states
 from ._energy import AbstractEnergy, AbstractNetworkEnergy, Node, PCEnergy, squared_error
 from ._energy.network import Network
-from ._given import check_type
+from ._given import check_count, check_model, check_type
 from ._inference import AbstractInference, Inferred
 from ._layer import feedforward_batch, parameterise
 from ._learn import check_state, learn
@@ -38,7 +38,7 @@ Observations = Given[ArrayLike | Masked]
 def filter_sequence(
     energy: Given[AbstractEnergy],
     inference: Given[AbstractInference],
-    params: Layers,
+    params: Given[Layers],
     start: Given[ArrayLike],
     observations: Observations,
     *,
@@ -76,7 +76,7 @@ def filter_sequence(
 def smooth_sequence(
     energy: Given[PCEnergy],
     inference: Given[AbstractInference],
-    params: Layers,
+    params: Given[Layers],
     start: Given[ArrayLike],
     observations: Observations,
     *,
@@ -99,7 +99,7 @@ def smooth_sequence(
 
 
 def make_tpc_step(
-    params: Layers,
+    params: Given[Layers],
     optim: Given[optax.GradientTransformation],
     opt_state: PyTree,
     output: Observations,
@@ -166,8 +166,12 @@ class SequenceEnergy(AbstractNetworkEnergy):
     - `length`: the number of steps.
     """
 
-    energy: PCEnergy
-    length: int = eqx.field(static=True)
+    energy: Given[PCEnergy]
+    length: Given[int] = eqx.field(static=True)
+
+    def __check_init__(self):
+        check_type("energy", self.energy, PCEnergy, "jpc.PCEnergy()")
+        check_count("length", self.length)
 
     def network(self, params: Layers) -> Network:
         chain, last = self.energy.network(params), len(params)
@@ -344,10 +348,11 @@ def _begin(input: Any, carry: Any) -> Array:
     return input.fill(carry)
 
 
-def _check_shapes(params: Layers, start: Array, seen: Any) -> list[jax.ShapeDtypeStruct]:
+def _check_shapes(params: Given[Layers], start: Array, seen: Any) -> list[jax.ShapeDtypeStruct]:
     """That the layers make a state of a state, and of it what is observed; the shapes of what
     they make, for one example.
     """
+    check_model("params", params)
     if len(params) < 2:
         raise ValueError(
             f"Temporal predictive coding needs at least two layers, got {len(params)}: one that "

@@ -1,9 +1,11 @@
+from collections.abc import Sequence
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, ArrayLike
+from jaxtyping import Array
 
 from .._given import show
 from .._types import Given, Loss, Scalar
@@ -12,7 +14,7 @@ from .._types import Given, Loss, Scalar
 def _alike(target: Any, prediction: Any) -> tuple[Array, Array]:
     """Both, if they are arrays of one shape: they must not broadcast."""
     for name, given in (("target", target), ("prediction", prediction)):
-        if not isinstance(given, ArrayLike):
+        if not eqx.is_array_like(given):
             raise TypeError(f"{name} must be an array, got {show(given)}.")
     if jnp.shape(target) != jnp.shape(prediction):
         raise ValueError(
@@ -65,3 +67,30 @@ LOSSES: dict[str, Loss] = {
     "poisson": poisson,
     "huber": huber,
 }
+
+
+def not_a_distribution(name: str, targets: Array) -> dict[str, Array]:
+    """What can be wrong with targets of a cross-entropy: messages, and whether it is so."""
+    sums = jnp.sum(targets, axis=-1)
+    wrong = f"{name} must be the probabilities of classes for the cross-entropy, such as one-hot"
+    return {
+        f"{wrong}, but some are negative.": jnp.any(targets < 0),
+        f"{wrong}, but some do not sum to 1. If one is not known, say so with a mask.": jnp.any(
+            jnp.abs(sums - 1) > 1e-2
+        ),
+    }
+
+
+def unfit(name: str, losses: Sequence[Any], targets: Array) -> dict[str, Array]:
+    """What can be wrong with targets of some losses."""
+    found = {}
+    if cross_entropy in losses:
+        found |= not_a_distribution(name, targets)
+    if bernoulli in losses:
+        outside = jnp.any((targets < 0) | (targets > 1))
+        found[f"{name} must be numbers between 0 and 1 for the Bernoulli loss."] = outside
+    if poisson in losses:
+        found[f"{name} must be counts for the Poisson loss, but some are negative."] = jnp.any(
+            targets < 0
+        )
+    return found

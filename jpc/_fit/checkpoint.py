@@ -11,10 +11,11 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import PyTree
 
-from .._given import check_sizes
+from .._given import check_flags, check_number, check_sizes
 from .._types import Given
 from .check import describe, first_difference
 from .devices import Devices
+from .folder import check_folder
 from .loop import Carry
 from .save import AbstractSaver
 from .snapshot import Snapshot
@@ -43,14 +44,17 @@ class Checkpoints(eqx.Module):
     """
 
     directory: Given[str | os.PathLike]
-    resume: bool = False
+    resume: Given[bool] = False
     every: Given[int] = 1
-    seconds: float = 600.0
+    seconds: Given[float] = 600.0
     keep: Given[int] = 3
     config: Any = None
 
     def __check_init__(self):
+        check_folder("directory", self.directory)
         check_sizes(every=self.every, keep=self.keep)
+        check_number("seconds", self.seconds, least=0.0)
+        check_flags(resume=self.resume)
         try:
             json.dumps(self.config)
         except TypeError as error:

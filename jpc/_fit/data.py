@@ -159,7 +159,7 @@ def choose_data(
             f"{name} must be a pair (input, output), got {describe(given)}. What else belongs to "
             "an example goes into one of the two as a tree, such as ((x, mask), y)."
         )
-    if isinstance(given, dict) or not (callable(given) or isinstance(given, Iterable)):
+    if isinstance(given, dict | str) or not (callable(given) or isinstance(given, Iterable)):
         raise TypeError(
             f"{name} must be a pair of arrays (input, output), or of trees of them, or something "
             f"that gives such batches whenever it is iterated over, got {show(given)}."

@@ -63,13 +63,10 @@ class GradientFlow(AbstractInference):
 
     def __check_init__(self):
         check_type("solver", self.solver, dfx.AbstractSolver, "diffrax.Heun()")
-        kind, example = (
-            dfx.AbstractStepSizeController,
-            "diffrax.PIDController(rtol=1e-3, atol=1e-3)",
-        )
-        check_type("controller", self.controller, kind | None, example)
-        kind, example = dfx.AbstractProgressMeter, "diffrax.TqdmProgressMeter()"
-        check_type("progress_meter", self.progress_meter, kind, example)
+        kind = dfx.AbstractStepSizeController | None
+        check_type("controller", self.controller, kind, "diffrax.PIDController(1e-3, 1e-3)")
+        kind = dfx.AbstractProgressMeter
+        check_type("progress_meter", self.progress_meter, kind, "diffrax.TqdmProgressMeter()")
         choice("reduction", self.reduction, ("sum", "mean"))
         check_positive("t1", self.t1)
         check_positive("dt0", self.dt0, none=True)

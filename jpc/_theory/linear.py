@@ -67,11 +67,16 @@ def _refuse_nonlinear(layers: list[Layer], matrices: list[Matrix]) -> list[Matri
         change = jax.vmap(layer)(zs := jnp.stack([z, -z])) - layer(jnp.zeros_like(z))[None]
         return ~(jnp.max(jnp.abs(change - zs @ w.T)) <= 1e-3 * (1 + jnp.max(jnp.abs(change))))
 
-    bad = jnp.array([gap(layer, w) for layer, w in zip(layers, matrices, strict=True)])
-    messages = [
-        f"Layer {i} is not linear (or finite), so there is no closed form: use act_fn='linear'."
-        for i in range(1, len(layers) + 1)
-    ]
+    def shift(layer, w):
+        return jnp.any(layer(jnp.zeros_like(w[0])) != 0)
+
+    found = {}
+    for i, (layer, w) in enumerate(zip(layers, matrices, strict=True), start=1):
+        no = f"Layer {i} is not linear (or finite), so there is no closed form"
+        found[f"{no}: use act_fn='linear'."] = gap(layer, w)
+        biased = f"Layer {i} has a bias, and the closed form is that of networks without"
+        found[f"{biased}: use use_bias=False."] = shift(layer, w)
+    messages, bad = list(found), jnp.array(list(found.values()))
     return eqx.branched_error_if(matrices, jnp.any(bad), jnp.argmax(bad), messages)
 
 
@@ -220,10 +225,11 @@ def compute_linear_activity_hessian(
     if len(Ws) < 2:
         raise ValueError("A network of one layer has no activities to infer.")
     model = [jax.tree_util.Partial(jnp.matmul, W) for W in Ws]
+    decay = float(activity_decay) if isinstance(activity_decay, bool) else activity_decay
     options = Options(
         param_type=param_type,
         gamma=gamma,
-        activity_decay=activity_decay,
+        activity_decay=decay,
         output_energy_scaling=output_energy_scaling,
     )
     params = (model, make_skip_model(len(model)) if use_skips else None)
