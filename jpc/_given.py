@@ -70,10 +70,12 @@ def check_number(
 
 def is_real(value: Any) -> bool:
     """Whether it is a real number, or an array of them. What is true or false is none."""
-    if isinstance(value, _ARRAYS):
-        kind = value.dtype
-        return jnp.issubdtype(kind, jnp.floating) or jnp.issubdtype(kind, jnp.integer)
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    if isinstance(value, int | float):
+        return not isinstance(value, bool)
+    if not isinstance(value, _ARRAYS):
+        return False
+    kind = value.dtype
+    return kind.kind in "fiu" or jnp.issubdtype(kind, jnp.floating)
 
 
 def check_count(name: str, value: Any, *, least: int = 1, none: bool = False) -> None:

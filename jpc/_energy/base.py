@@ -1,5 +1,5 @@
 import abc
-from typing import Any, NoReturn
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -79,7 +79,7 @@ class AbstractEnergy(eqx.Module):
 
     __rmul__ = __mul__
 
-    def __radd__(self, other: Any) -> NoReturn:
+    def __radd__(self, other: Any) -> "AbstractEnergy":
         raise _no_energy(other)
 
     __rsub__ = __radd__
