@@ -161,7 +161,7 @@ def activity_grad(setup: Setup, posed: Posed) -> tuple[Scalar, list[Array]]:
     return energy, grads if isinstance(given, Masked) else [*grads, jnp.zeros_like(given)]
 
 
-def neg_pc_activity_grad(t: Any, activities: Activities, args: tuple) -> list[Array]:
+def neg_pc_activity_grad(t: Any, activities: Activities, args: Given[tuple]) -> list[Array]:
     """The vector field of the inference flow, for use with Diffrax directly:
     `diffrax.ODETerm(jpc.neg_pc_activity_grad)`.
 
@@ -315,7 +315,9 @@ def _count_steps(setup, params, posed):
 
 def get_t_max(activities_iters: Activities) -> int:
     """The number of entries of recorded activities: `activities[i][t_max - 1]` is the last."""
-    return len(batches("activities_iters", activities_iters)[0])
+    if not (way := batches("activities_iters", activities_iters)):
+        raise ValueError("activities_iters has no activities.")
+    return len(way[0])
 
 
 def compute_infer_energies(

@@ -121,8 +121,8 @@ def advance(
     clamps: Clamps,
     *,
     transform: Callable[[PyTree], PyTree],
-    record: Record | None,
-    key: PRNGKeyArray | None,
+    record: Given[Record | None],
+    key: Given[PRNGKeyArray | None],
 ) -> tuple[Inferred, Callable, Nodes]:
     """Inference, and what there is to learn from it: an energy, as a function of the parameters,
     and the states at which to learn.

@@ -1,5 +1,5 @@
 import functools as ft
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ def floats_to_arrays(tree: PyTree) -> PyTree:
 
 def constant(value: Any) -> Array:
     if type(value) is float:
-        return _remembered(value, jax.config.jax_enable_x64)
+        return _remembered(value, cast(Any, jax.config).jax_enable_x64)
     return _make(value)
 
 

@@ -248,7 +248,7 @@ def _refuse_both(one: set[str], other: set[str]) -> None:
         raise ValueError(f"Give either {', '.join(one)} or {', '.join(sorted(other))}, not both.")
 
 
-def number(name: str, value: Any, **bounds: float) -> Array:
+def number(name: str, value: Any, **bounds: Any) -> Array:
     """A number as an array, so that changing it does not retrace; checked unless traced."""
     check_number(name, value, **bounds)
     return constant(value if isinstance(value, Tracer) else float(value))

@@ -60,7 +60,7 @@ def pose(
     return _lay_out(network, z, given, masks)
 
 
-def _check_names(network: Mapping, given: Mapping, masks: Mapping, start: Mapping) -> None:
+def _check_names(network: Mapping, given: Any, masks: Any, start: Any) -> None:
     for kind, named in (("given", given), ("start", start), ("masks", masks)):
         check_type(kind, named, Mapping, "{name: array}, by name")
         if unknown := [name for name in named if name not in network]:

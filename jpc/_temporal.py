@@ -23,7 +23,7 @@ from ._checks import checked_jit, raise_if_not_finite
 from ._clamp import Masked, clamp, states
 from ._energy import AbstractEnergy, AbstractNetworkEnergy, Node, PCEnergy, squared_error
 from ._energy.network import Network
-from ._given import check_count, check_model, check_type
+from ._given import check_count, check_key, check_model, check_type
 from ._inference import AbstractInference, Inferred
 from ._layer import feedforward_batch, parameterise
 from ._learn import check_state, learn
@@ -68,7 +68,7 @@ def filter_sequence(
 
     The estimates of the states $z_1 \dots z_T$, `[time, batch, ...]`.
     """
-    energy, inference = _check_methods(energy, inference)
+    energy, inference = _check_methods(energy, inference, key)
     seen = _observed("observations", observations)
     return _filter(energy, inference, params, data("start", start), seen, key)[1].nodes[1]
 
@@ -93,7 +93,7 @@ def smooth_sequence(
     The estimates of the states $z_1 \\dots z_T$, `[time, batch, ...]`.
     """
     check_type("energy", energy, PCEnergy, "jpc.PCEnergy()")
-    energy, inference = _check_methods(energy, inference)
+    energy, inference = _check_methods(energy, inference, key)
     seen = _observed("observations", observations)
     return _smooth(energy, inference, params, data("start", start), seen, key)
 
@@ -142,7 +142,7 @@ def make_tpc_step(
       each of the energy's terms.
     - `result`, `stats`: see [`jpc.Inferred`][], `[batch, time]`.
     """
-    energy, inference = _check_methods(energy, inference)
+    energy, inference = _check_methods(energy, inference, key)
     check_state("params", optim, opt_state, params)
     seen, start = _observed("output", output), _begin(input, carry)
     state = (params, optim, opt_state)
@@ -308,7 +308,8 @@ def _lesson(energy: AbstractEnergy, inferred: Inferred) -> tuple[AbstractEnergy,
     return jax.tree.map(lambda x: x[0] if eqx.is_array(x) else x, lesson), nodes
 
 
-def _check_methods(energy: Any, inference: Any) -> tuple[Any, Any]:
+def _check_methods(energy: Any, inference: Any, key: Any) -> tuple[Any, Any]:
+    check_key(key)
     check_type("energy", energy, AbstractEnergy, "jpc.PCEnergy()")
     check_type("inference", inference, AbstractInference, "jpc.Equilibrium()")
     return floats_to_arrays((energy, inference))

@@ -98,7 +98,7 @@ def _check_energy(energy: Any) -> AbstractEnergy:
     return energy
 
 
-def _check_terms(terms: Terms) -> Terms:
+def _check_terms(terms: Any) -> Terms:
     for path, term in jax.tree.leaves_with_path(terms):
         if np.shape(term) != ():
             raise ValueError(

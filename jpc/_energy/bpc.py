@@ -75,7 +75,7 @@ def _errors(layers: Layers, sources: list[Array], targets: list[Array]) -> list[
     return [squared_error(z, p) for z, p in zip(targets, predictions, strict=True)]
 
 
-def _check(params: Any, z: list) -> tuple[Layers, Layers]:
+def _check(params: Any, z: list) -> tuple[Any, Any]:
     """Two models of equally many layers, between states that are all there."""
     if not (isinstance(params, tuple | list) and len(params) == 2):
         raise TypeError(f"params must be a pair (top_down, bottom_up), got {show(params)}.")

@@ -33,14 +33,13 @@ class PCEnergy(AbstractNetworkEnergy):
 
     def __check_init__(self):
         check_loss("loss", self.loss)
-        one = is_real(self.precision) and np.ndim(self.precision) == 0
-        several = isinstance(self.precision, Sequence) and not isinstance(self.precision, str)
-        if one or not (several or is_real(self.precision)):
-            check_precision("precision", self.precision)
+        given: Any = self.precision
+        if isinstance(given, str) or not (isinstance(given, Sequence) or np.ndim(given)):
+            check_precision("precision", given)
             return
-        if not len(cast(Any, self.precision)):
+        if not len(given):
             raise ValueError("precision has no entries: give one number, or one per layer.")
-        for i, precision in enumerate(cast(Any, self.precision)):
+        for i, precision in enumerate(given):
             check_precision(f"precision[{i}]", precision)
 
     def precisions(self, depth: int) -> Sequence[Precision]:

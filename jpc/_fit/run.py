@@ -201,7 +201,7 @@ def _check_loss(metrics: dict[str, PyTree], epoch: int) -> None:
     for name in (name for name in _COSTS if name in metrics):
         if not all(np.isfinite(x).all() for x in jax.tree.leaves(metrics[name])):
             raise RuntimeError(
-                f"{name} is not finite (NaN or infinity) in epoch {epoch + 1} of training. {REMEDY}"
+                f"{name} is not finite (NaN or infinity) in epoch {epoch + 1}. {REMEDY}"
             )
 
 

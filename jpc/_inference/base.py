@@ -193,14 +193,15 @@ def method(call: _Call) -> _Call:
     return ft.wraps(call)(made)  # pyright: ignore[reportReturnType]
 
 
-def _check_known(energy: AbstractEnergy, params: PyTree, nodes: Nodes, clamps: Clamps) -> None:
-    """That the network, if the energy says what it is, has every state there is."""
+def _check_known(energy: AbstractEnergy, params: PyTree, nodes: Any, clamps: Any) -> None:
+    """That there are no states beyond those of the network, if the energy says what that is."""
     try:
         network = take_apart(energy).network(params)
     except TypeError:  # One that does not say, or of which no method could ask for it.
         return
-    named = {**nodes, **clamps} if isinstance(nodes, dict) else range(len(nodes))
-    if unknown := [name for name in named if network and name not in network]:
+    named = [*{**nodes, **clamps}] if isinstance(nodes, dict) else [*range(len(nodes))]
+    unknown = [name for name in named if name not in network]
+    if unknown and network.keys() <= {*named}:
         raise ValueError(
             f"There is {spell(unknown[0])} among the nodes and clamps, but the network has only "
             f"{', '.join(map(spell, network))}."
