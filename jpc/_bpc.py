@@ -26,7 +26,7 @@ from ._checks import checked_jit, raise_if_not_finite
 from ._clamp import Masked, states
 from ._functional import Activities, activity_grad, move, with_prediction
 from ._generic import make_step
-from ._given import check_type
+from ._given import check_flags, check_type
 from ._inference import AbstractInference, Descent, Record
 from ._layer import feedforward_batch
 from ._learn import check_state, learn
@@ -46,7 +46,7 @@ def bpc_energy_fn(
     y: Given[ArrayLike],
     *,
     x: Given[ArrayLike | None] = None,
-    record_layers: bool = False,
+    record_layers: Given[bool] = False,
     **options: Unpack[BPCOptions],
 ) -> Array:
     r"""The energy of bidirectional predictive coding,
@@ -74,6 +74,7 @@ def bpc_energy_fn(
     those of the bottom-up model.
     """
     models = (top_down_model, bottom_up_model)
+    check_flags(record_layers=record_layers)
     return call(_energy, models, activities, y, x, options, record_layers)
 
 

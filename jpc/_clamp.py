@@ -36,8 +36,11 @@ class Masked(eqx.Module):
                 "boolean for each of its units."
             )
 
-    def fill(self, free: Array) -> Array:
+    def fill(self, free: Given[Array]) -> Array:
         """The given units, and the others from `free`."""
+        if not eqx.is_array_like(free) or np.shape(free) not in ((), self.value.shape):
+            got = f"shape {np.shape(free)}" if eqx.is_array_like(free) else show(free)
+            raise ValueError(f"free must be of the value's shape {self.value.shape}, got {got}.")
         return jnp.where(self.mask, self.value, free)
 
 

@@ -15,7 +15,7 @@ from jaxtyping import Array, ArrayLike, PyTree
 from ._checks import all_finite, checked_jit, not_finite, raise_if, raise_if_not_finite
 from ._clamp import Masked, states
 from ._energy import AbstractEnergy, AmortisedEnergy
-from ._given import check_count, show
+from ._given import check_count, check_flags, show
 from ._inference import AbstractInference, GradientFlow, Record
 from ._layer import Layer
 from ._learn import check_learns, check_state, fits, take_step, update
@@ -93,7 +93,7 @@ def pc_energy_fn(
     y: Given[ArrayLike],
     *,
     x: Given[ArrayLike | None] = None,
-    record_layers: bool = False,
+    record_layers: Given[bool] = False,
     **options: Unpack[Options],
 ) -> Array:
     r"""The energy of a predictive coding network,
@@ -117,6 +117,7 @@ def pc_energy_fn(
 
     A scalar, or an array of the `L` layers' energies in chain order.
     """
+    check_flags(record_layers=record_layers)
     return call(_energy, setup(params, options), params, activities, y, x, record_layers)
 
 
@@ -235,7 +236,7 @@ def solve_inference(
     output: Given[ArrayLike],
     input: Given[ArrayLike | None] = None,
     *,
-    record_iters: bool = False,
+    record_iters: Given[bool] = False,
     record_every: Given[Number | None] = None,
     **options: Unpack[FlowOptions],
 ) -> list[Array]:
@@ -260,6 +261,7 @@ def solve_inference(
     (unless an `activity_decay` holds them back). With an `input_mask` the first one is the whole
     input, completed.
     """
+    check_flags(record_iters=record_iters)
     problem = (setup(params, options, max_t1=20.0), params, activities, output, input)
     record = choose_record(problem, record_iters, record_every)
     ends, way, length = call(solve, *problem, record)
@@ -464,7 +466,7 @@ def hpc_energy_fn(
     amort_activities: Activities,
     x: Given[ArrayLike],
     y: Given[ArrayLike | None] = None,
-    record_layers: bool = False,
+    record_layers: Given[bool] = False,
 ) -> Array:
     r"""The energy of an amortiser, whose targets are what a generator inferred,
 
@@ -486,6 +488,7 @@ def hpc_energy_fn(
 
     A scalar, or an array of the amortiser's layers' energies in its own order.
     """
+    check_flags(record_layers=record_layers)
     chain = (equilib_activities, amort_activities, x, y)
     energies = jnp.stack(_call_amortised(AmortisedEnergy().layerwise, model, *chain))
     return energies if record_layers else jnp.sum(energies)

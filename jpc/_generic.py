@@ -8,7 +8,7 @@ from jaxtyping import PRNGKeyArray, PyTree
 
 from ._checks import checked_jit, raise_if_not_finite
 from ._energy import AbstractEnergy
-from ._given import check_callable, check_type, show
+from ._given import check_callable, check_numbers, check_type, show
 from ._inference import AbstractInference, Inferred, Record
 from ._learn import check_state, learn
 from ._numbers import floats_to_arrays
@@ -80,6 +80,8 @@ def make_step(
     check_type("inference", inference, AbstractInference, "jpc.Equilibrium()")
     check_callable("pose", pose, "lambda params, output, input, key: jpc.pose(...)")
     check_callable("transform", transform, "lambda params: layers")
+    for name, side in (("output", output), ("input", input)):
+        check_numbers(name, side)
     check_state("params", optim, opt_state, params)
     energy, inference = floats_to_arrays((energy, inference))
     state, batch = (params, optim, opt_state), (output, input)

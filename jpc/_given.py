@@ -62,10 +62,10 @@ def check_number(
         return
     known = float(value)
     if not (math.isfinite(known) and above < known <= most and known >= least):
-        bound = f"above {above:g}" if above > least else f"of at least {least:g}"
-        bound = f"from {least:g} to {most:g}" if most < math.inf else bound
-        bound = "" if max(above, least) == -math.inf else f" {bound}"
-        raise ValueError(f"{name} must be a finite number{bound}, got {known:g}.{hint}")
+        lower = f" above {above:g}" if above > least else f" of at least {least:g}"
+        bounds = "" if max(above, least) == -math.inf else lower
+        bounds += f" and at most {most:g}" if most < math.inf else ""
+        raise ValueError(f"{name} must be a finite number{bounds}, got {known:g}.{hint}")
 
 
 def is_real(value: Any) -> bool:
@@ -76,6 +76,13 @@ def is_real(value: Any) -> bool:
         return False
     kind = value.dtype
     return kind.kind in "fiu" or jnp.issubdtype(kind, jnp.floating)
+
+
+def check_numbers(name: str, tree: Any) -> None:
+    """That the arrays of a tree are none of words or objects, which no program can take."""
+    for leaf in jax.tree.leaves(tree):
+        if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "OUSMm":
+            raise TypeError(f"{name} must be arrays of numbers, got {show(leaf)}.")
 
 
 def check_count(name: str, value: Any, *, least: int = 1, none: bool = False) -> None:

@@ -14,7 +14,7 @@ from ._checks import checked_jit
 from ._energy import AbstractEnergy, Unfolded, take_apart, total
 from ._functional import call, make_layers
 from ._generic import as_they_are
-from ._given import check_type
+from ._given import check_callable, check_type
 from ._inference import (
     RESULTS,
     AbstractInference,
@@ -115,6 +115,7 @@ def measure_regime(
     """
     check_type("energy", energy, AbstractEnergy, "jpc.PCEnergy()")
     check_type("inference", inference, AbstractInference, "jpc.Equilibrium()")
+    check_callable("transform", transform, "lambda params: layers")
     energy, inference = floats_to_arrays((energy, inference))
     return _jitted(energy, inference, params, nodes, clamps, transform, key)
 

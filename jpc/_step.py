@@ -261,6 +261,7 @@ def make_hpc_step(
     pairs = [isinstance(x, Sequence) and len(x) == 2 for x in (optims, opt_states)]
     if not all(pairs) or isinstance(optims, optax.GradientTransformation):
         raise ValueError("optims and opt_states are lists of two, the generator's first.")
+    check_flags(record_activities=record_activities, record_energies=record_energies)
     refuse_masks("jpc.make_hpc_step", options)
     output = data("output", output)
     guesses = init_activities_with_amort(amortiser, generator, output)

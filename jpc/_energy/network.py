@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from .._clamp import Masked, entry, spell, states
+from .._clamp import Masked, check_lists, entry, spell, states
 from .._given import check_callable, is_real, show
 from .._layer import apply
 from .._stack import predict
@@ -288,8 +288,9 @@ def _join(name: Name, one: Node, other: Node) -> Node:
     return predicted
 
 
-def check_states(network: Network, nodes: Nodes, clamps: Clamps) -> None:
+def check_states(network: Network, nodes: Any, clamps: Any) -> None:
     """That every state is inferred or given, and only those that are given in part are both."""
+    check_lists(nodes, clamps)
     for name in network:
         free, given = entry(nodes, name), entry(clamps, name)
         if free is None and given is None:

@@ -7,9 +7,9 @@ from jaxtyping import Array
 
 from .._clamp import Masked, inferred, states
 from .._energy import Unfolded, predictions
-from .._given import check_count
+from .._given import check_count, check_number
 from .._types import Given, Name, Number
-from .base import RESULTS, AbstractInference, check_positive, judge, method
+from .base import RESULTS, AbstractInference, judge, method
 from .chords import add
 from .forward import Forward, backward
 
@@ -62,7 +62,7 @@ class FixedPrediction(AbstractInference):
     dt: Given[Number] = 1.0
 
     def __check_init__(self):
-        check_positive("dt", self.dt)
+        check_number("dt", self.dt, above=0.0, most=2.0)
         check_count("steps", self.steps, none=True)
         if self.steps is None and isinstance(self.dt, float) and self.dt != 1:
             raise ValueError(

@@ -10,7 +10,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
 from .._checks import raise_if_not_finite
-from .._clamp import like
+from .._clamp import check_problem, like
 from .._device import accelerated
 from .._energy import EPCEnergy, LocalEnergy, Parts, Unfolded, take_apart
 from .._given import check_count, check_flags
@@ -130,6 +130,7 @@ class Equilibrium(AbstractInference):
         changes slowly while a network learns, and making it is a good part of the cost on a
         device that waits for one small kernel after another: one for ten batches will do.
         """
+        check_problem(nodes, clamps)
         inner = energy.energy if isinstance(energy, EPCEnergy) else energy
         unfolded, free, given = Unfolded.of(take_apart(inner).network(params), nodes, clamps)
         return dataclasses.replace(self, matrix=self._share(unfolded, free, given))

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
-from .._clamp import Masked, like
+from .._clamp import Masked, check_problem, like
 from .._energy import (
     AbstractEnergy,
     AbstractNetworkEnergy,
@@ -138,6 +138,8 @@ class Nudged(AbstractInference):
         """What is inferred first with a finite `beta`: an energy, where its nodes start, and its
         clamps.
         """
+        if self.beta is None:
+            raise ValueError("In the limit nothing is inferred: give a finite beta, Nudged(0.1).")
         forward = Forward.of("Nudged", (energy, params, nodes, clamps), None, precisions="all")
         beta = _SIGNS[self.sign][0] * jnp.asarray(self.beta)
         posed = _pose(forward, self.kind, beta, self._scale(forward)[1])
@@ -147,6 +149,7 @@ class Nudged(AbstractInference):
         """The same rule with the matrix $A$ of this batch, to be used for others: it changes
         slowly while a network learns.
         """
+        check_problem(nodes, clamps)
         forward = Forward.of("Nudged", (energy, params, nodes, clamps), None, precisions="all")
         return dataclasses.replace(self, matrix=self._share(forward))
 

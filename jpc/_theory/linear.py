@@ -19,7 +19,7 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from .._energy import SpectralPenalty, WeightDecay
 from .._functional import call, descend, with_prediction
-from .._given import check_model
+from .._given import check_flags, check_model
 from .._layer import Layer, ParamType
 from .._networks import make_skip_model
 from .._options import Options, Params, Setup, batches, data, network, number, refuse_masks, setup
@@ -111,7 +111,7 @@ def linear_equilib_energy(
     x: Given[ArrayLike],
     y: Given[ArrayLike],
     *,
-    return_rescaling: bool = False,
+    return_rescaling: Given[bool] = False,
     **options: Unpack[Options],
 ) -> Scalar | tuple[Scalar, Matrix]:
     r"""The energy of a deep linear network at the equilibrium of inference,
@@ -131,6 +131,7 @@ def linear_equilib_energy(
 
     A scalar, or a pair of it and $S$.
     """
+    check_flags(return_rescaling=return_rescaling)
     energy, rescaling = _call(_equilibrium, params, x, y, options)
     return (energy, rescaling) if return_rescaling else energy
 
@@ -189,11 +190,11 @@ def _update(setup, params, posed, linear, optim, opt_state) -> dict[str, Any]:
 def compute_linear_activity_hessian(
     Ws: Given[Sequence[ArrayLike]],
     *,
-    use_skips: bool = False,
+    use_skips: Given[bool] = False,
     param_type: Given[ParamType] = "sp",
     activity_decay: Given[Number | bool] = False,
-    diag: bool = True,
-    off_diag: bool = True,
+    diag: Given[bool] = True,
+    off_diag: Given[bool] = True,
     gamma: Given[Number] = 1.0,
     output_energy_scaling: Given[Number] = 1.0,
 ) -> Matrix:
@@ -215,6 +216,7 @@ def compute_linear_activity_hessian(
 
     A symmetric matrix, its blocks in chain order.
     """
+    check_flags(use_skips=use_skips, diag=diag, off_diag=off_diag)
     Ws = batches("Ws", Ws)
     for i, W in enumerate(Ws):
         if W.ndim != 2 or (i and W.shape[1] != Ws[i - 1].shape[0]):
@@ -259,7 +261,7 @@ def compute_linear_activity_solution(
     x: Given[ArrayLike],
     y: Given[ArrayLike],
     *,
-    use_skips: bool = False,
+    use_skips: Given[bool] = False,
     **options: Unpack[Options],
 ) -> list[Array]:
     r"""The activities of a deep linear network at the equilibrium of inference,
@@ -277,6 +279,7 @@ def compute_linear_activity_solution(
     Activities $z_1 \dots z_L$ as [`jpc.solve_inference`][] returns them: the last one is the
     prediction of the output.
     """
+    check_flags(use_skips=use_skips)
     check_model("model", model)
     params = (model, make_skip_model(len(model)) if use_skips else None)
     return _call(_solution, params, x, y, options)

@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from jaxtyping import ArrayLike, Float, Float32, Int32
 
+from .._given import check_flags
 from .._types import Given
 from ._fetch import Root, fetch, find
 from ._formats import Raw, read
@@ -92,12 +93,12 @@ def load(
     target: str | None = None,
     regression: bool | None = None,
     image_size: int | None = None,
-    normalise: bool = True,
-    flatten: bool = False,
+    normalise: Given[bool] = True,
+    flatten: Given[bool] = False,
     validation: Given[int | float] = 0,
     root: Root = None,
-    download: bool = True,
-    progress: bool = True,
+    download: Given[bool] = True,
+    progress: Given[bool] = True,
 ) -> Dataset:
     """Loads a data set: a published one from `root`, from `JPC_DATA_DIR`, from the user's cache,
     or from the network into that cache, each file compared with its published checksum; or one
@@ -129,6 +130,7 @@ def load(
     """
     if not isinstance(name, str | os.PathLike):
         raise TypeError(f"name must be that of a data set or of a file, got {name!r}.")
+    check_flags(normalise=normalise, flatten=flatten, download=download, progress=progress)
     if name not in SOURCES and is_own(name):
         schema, parts, note = load_own(
             name, target=target, image_size=image_size, regression=regression, normalise=normalise
