@@ -26,11 +26,12 @@ from ._checks import checked_jit, raise_if_not_finite
 from ._clamp import Masked, states
 from ._functional import Activities, activity_grad, move, with_prediction
 from ._generic import make_step
+from ._given import check_flags, check_type
 from ._inference import AbstractInference, Descent, Record
 from ._layer import feedforward_batch
 from ._learn import check_state, learn
-from ._metrics import compute_accuracy, mse_loss
-from ._options import Posed, check_type, data, optional_data, refuse_masks
+from ._metrics import accuracy, mse_loss
+from ._options import Posed, data, optional_data, refuse_masks
 from ._types import Given, Layers, Scalar
 
 # Without momentum 20 steps are too few for the input's error to reach all layers of a deep
@@ -45,7 +46,7 @@ def bpc_energy_fn(
     y: Given[ArrayLike],
     *,
     x: Given[ArrayLike | None] = None,
-    record_layers: bool = False,
+    record_layers: Given[bool] = False,
     **options: Unpack[BPCOptions],
 ) -> Array:
     r"""The energy of bidirectional predictive coding,
@@ -73,6 +74,7 @@ def bpc_energy_fn(
     those of the bottom-up model.
     """
     models = (top_down_model, bottom_up_model)
+    check_flags(record_layers=record_layers)
     return call(_energy, models, activities, y, x, options, record_layers)
 
 
@@ -243,7 +245,7 @@ def make_bpc_step(
     input: Given[ArrayLike | None] = None,
     *,
     inference: Given[AbstractInference | None] = None,
-    record: Record | None = None,
+    record: Given[Record | None] = None,
     key: Given[PRNGKeyArray | None] = None,
     **options: Unpack[BPCOptions],
 ) -> dict[str, Any]:
@@ -362,4 +364,4 @@ def _evaluate(read: Read, models: Models, output: Array, input: Array) -> dict[s
     check_input(input, shapes[0])
     guess = feedforward_batch(up[::-1], output)[-1]
     made = feedforward_batch(down, input)[-1]
-    return dict(acc=compute_accuracy(input, guess), loss=mse_loss(made, output))
+    return dict(acc=accuracy(input, guess), loss=mse_loss(made, output))

@@ -14,13 +14,13 @@ from jaxtyping import Array, ArrayLike
 from ._checks import all_finite, checked_jit, not_finite, raise_if
 from ._clamp import Masked, clamp
 from ._energy import AbstractEnergy, BPCEnergy
+from ._given import check_model
 from ._layer import Layer, ParamType, feedforward_batch, parameterise
 from ._options import (
     Posed,
     Setup,
     Skips,
     batches,
-    check_model,
     check_states,
     data,
     network,

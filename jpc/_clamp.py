@@ -2,10 +2,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, PyTree
 
-from ._types import Clamps, Name, Nodes
+from ._given import is_real, show
+from ._types import Clamps, Given, Name, Nodes
 
 
 class Masked(eqx.Module):
@@ -19,11 +22,25 @@ class Masked(eqx.Module):
         others.
     """
 
-    value: Array
-    mask: Bool[Array, "..."]
+    value: Given[Array]
+    mask: Given[Bool[Array, "..."]]
 
-    def fill(self, free: Array) -> Array:
+    def __check_init__(self):
+        if not (_is_array(self.value) and is_real(self.value)):
+            raise TypeError(f"value must be an array of real numbers, got {show(self.value)}.")
+        if not (_is_array(self.mask) and self.mask.dtype == bool):
+            raise TypeError(f"mask must be an array of booleans, got {show(self.mask)}.")
+        if self.value.shape != self.mask.shape:
+            raise ValueError(
+                f"mask has shape {self.mask.shape}, but value {self.value.shape}: give one "
+                "boolean for each of its units."
+            )
+
+    def fill(self, free: Given[Array]) -> Array:
         """The given units, and the others from `free`."""
+        if not eqx.is_array_like(free) or np.shape(free) not in ((), self.value.shape):
+            got = f"shape {np.shape(free)}" if eqx.is_array_like(free) else show(free)
+            raise ValueError(f"free must be of the value's shape {self.value.shape}, got {got}.")
         return jnp.where(self.mask, self.value, free)
 
 
@@ -31,6 +48,7 @@ def states(nodes: PyTree, clamps: PyTree) -> Any:
     """All states of a network: what is inferred and what is given, in one list, or one
     dictionary, like `nodes`. (`eqx.combine` does the same where no clamp is a [`jpc.Masked`][].)
     """
+    check_lists(nodes, clamps)
     return _each(_fill, nodes, clamps)
 
 
@@ -41,6 +59,11 @@ def inferred(nodes: PyTree, clamps: PyTree) -> Any:
 
 
 def _fill(free: PyTree, given: PyTree) -> PyTree:
+    if _is_array(free) and _is_array(given):
+        raise ValueError(
+            f"A state, of shape {free.shape}, is in both nodes and clamps: put None into one of "
+            "them, or clamp it in part with jpc.Masked."
+        )
     return given.fill(free) if isinstance(given, Masked) else eqx.combine(free, given)
 
 
@@ -51,9 +74,9 @@ def _each(fn: Any, nodes: PyTree, clamps: PyTree) -> Any:
 
 
 def clamp(
-    activities: Sequence[Array],
-    output: Array | None = None,
-    input: Array | None = None,
+    activities: Given[Sequence[Array]],
+    output: Given[Array | None] = None,
+    input: Given[Array | None] = None,
     *,
     mask: Array | None = None,
     input_mask: Array | None = None,
@@ -75,6 +98,12 @@ def clamp(
     a value; both hold one where a state is given in part, the clamp as a [`jpc.Masked`][]. To
     clamp a state in the middle, put it into the second list and `None` into the first.
     """
+    if not isinstance(activities, Sequence) or isinstance(activities, str):
+        raise TypeError(f"activities must be a list of arrays, got {show(activities)}.")
+    given = {"input": input} | {f"activities[{i}]": z for i, z in enumerate(activities)}
+    for name, state in (given | {"output": output}).items():
+        if state is not None or name.startswith("activities"):
+            check_state(name, state)
     nodes: list = list(activities)
     clamps: list = [None for _ in nodes]
     for given, some, name, end in ((input, input_mask, "input", 0), (output, mask, "output", -1)):
@@ -85,6 +114,7 @@ def clamp(
             at = len(nodes) if end else 0
             nodes.insert(at, None)
             clamps.insert(at, given)
+    check_batch(nodes, clamps)
     return nodes, clamps
 
 
@@ -118,3 +148,66 @@ def like(nodes: PyTree, entries: dict[Name, Any]) -> Any:
     if isinstance(nodes, dict):
         return {name: entries.get(name) for name in {**nodes, **entries}}
     return [entries.get(i) for i in range(len(nodes))]
+
+
+def spell(name: Any) -> str:
+    """A state in an error message."""
+    return f"z_{name}" if isinstance(name, int) else repr(name)
+
+
+def check_lists(nodes: Any, clamps: Any) -> None:
+    """That both are lists over the same chain, or both dictionaries."""
+    for name, tree in (("nodes", nodes), ("clamps", clamps)):
+        if not isinstance(tree, list | tuple | dict):
+            raise TypeError(
+                f"{name} must be a list over the states, or a dictionary by name, as jpc.clamp "
+                f"and jpc.pose make them: got {show(tree)}."
+            )
+    if isinstance(nodes, dict) != isinstance(clamps, dict):
+        kinds = f"nodes a {type(nodes).__name__}, clamps a {type(clamps).__name__}"
+        raise TypeError(f"nodes and clamps must be two lists, or two dictionaries: got {kinds}.")
+    if not isinstance(nodes, dict) and len(nodes) != len(clamps):
+        raise ValueError(
+            f"nodes has {len(nodes)} entries and clamps {len(clamps)}: both have one for each "
+            "state, None where the other one holds it, so that they are as long."
+        )
+
+
+def check_problem(nodes: Any, clamps: Any) -> None:
+    """That nodes are batches of floats, clamps of numbers, and all of as many examples."""
+    check_lists(nodes, clamps)
+    for kind, tree in (("nodes", nodes), ("clamps", clamps)):
+        named = tree.items() if isinstance(tree, dict) else enumerate(tree)
+        for name, state in named:
+            for leaf in jax.tree.leaves(state):
+                check_state(f"{kind}: {spell(name)}", leaf, floats=kind == "nodes")
+    check_batch(nodes, clamps)
+
+
+def check_state(name: str, state: Any, *, floats: bool = False) -> None:
+    """That it is a batch of numbers, or of floats."""
+    boolean = not floats and _is_array(state) and state.dtype == bool
+    if not (_is_array(state) and (is_real(state) or boolean)):
+        raise TypeError(f"{name} must be an array of real numbers, got {show(state)}.")
+    if floats and not jnp.issubdtype(state.dtype, jnp.floating):
+        raise TypeError(
+            f"{name} is inferred, so that it must be floats, got {state.dtype}: write "
+            "z.astype(float)."
+        )
+    if state.ndim == 0 or state.shape[0] == 0:
+        raise ValueError(f"{name} needs a batch of examples, got shape {state.shape}.")
+
+
+def check_batch(nodes: Any, clamps: Any) -> None:
+    """That all arrays have as many examples, along their first axes."""
+    shapes = [jnp.shape(leaf)[:1] for leaf in jax.tree.leaves((nodes, clamps))]
+    if len({*shapes}) > 1:
+        listed = ", ".join(str(shape[0]) if shape else "none" for shape in shapes)
+        raise ValueError(
+            "All states must have the same batch size, but those of nodes, then of clamps, have "
+            f"{listed} examples."
+        )
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, jax.Array | np.ndarray)

@@ -15,8 +15,9 @@ from ._checks import all_finite, checked_jit, not_finite, raise_if, raise_if_not
 from ._clamp import clamp
 from ._energy import EPCEnergy
 from ._functional import descend, of_params
+from ._given import check_flags
 from ._init import Sizes, state_shapes
-from ._learn import check_state
+from ._learn import check_state, update
 from ._options import (
     Options,
     Params,
@@ -66,7 +67,7 @@ def epc_energy_fn(
     y: Given[ArrayLike],
     *,
     x: Given[ArrayLike | None] = None,
-    record_layers: bool = False,
+    record_layers: Given[bool] = False,
     **options: Unpack[Options],
 ) -> Array:
     r"""The energy of a predictive coding network in the coordinates of its errors,
@@ -91,6 +92,7 @@ def epc_energy_fn(
 
     A scalar, or an array of the `L` layers' energies in chain order.
     """
+    check_flags(record_layers=record_layers)
     return _call(_energy, options, params, errors, y, x, record_layers)
 
 
@@ -185,7 +187,7 @@ def _update_errors(setup, params, posed, optim, opt_state):
     errors = jax.tree.leaves(posed.nodes)
     check_state("errors", optim, opt_state, errors)
     energy, grads = _error_grad(setup, params, posed)
-    updates, opt_state = optim.update(grads, opt_state, errors)
+    updates, opt_state = update(optim, grads, opt_state, errors)
     errors = [e + u for e, u in zip(errors, updates, strict=True)]
     errors = raise_if_not_finite({f"errors[{i}]": e for i, e in enumerate(errors)}, errors)
     return dict(energy=energy, errors=errors, grads=grads, opt_state=opt_state)

@@ -4,10 +4,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, PRNGKeyArray
 
-from ._checks import checked_jit, raise_if_not_finite
+from ._checks import checked_jit, raise_if
+from ._energy import Node
 from ._functional import call, solve
 from ._init import Sizes, ffwd, init_activities_from_normal, init_activities_with_amort
-from ._metrics import compute_accuracy
+from ._metrics import accuracy, same_shape
 from ._options import (
     FlowOptions,
     Options,
@@ -17,6 +18,7 @@ from ._options import (
     data,
     input_data,
     network,
+    problems,
     refuse_masks,
     reported_loss,
     setup,
@@ -43,11 +45,11 @@ def test_discriminative_pc(
 
 @checked_jit
 def _score(setup: Setup, params: Params, output: Array, input: Array) -> tuple[Scalar, Scalar]:
-    output = raise_if_not_finite({"output": output}, output)
+    output = raise_if(problems(setup, output, None), output)
     preds = ffwd(setup, params, input)[-1]
     loss = reported_loss(setup, network(setup, params, input)[0])
-    accuracy = compute_accuracy(output, preds)
-    return jnp.mean(jax.vmap(loss)(output, preds)), accuracy
+    percent = accuracy(*same_shape(output, preds))
+    return jnp.mean(jax.vmap(Node(loss=loss).given_cost)(preds, output)), percent
 
 
 def test_generative_pc(
@@ -78,8 +80,8 @@ def test_generative_pc(
     """
     refuse_masks("jpc.test_generative_pc", options)
     start = init_activities_from_normal(key, layer_sizes, "unsupervised", batch_size, sigma)
-    (accuracy,), preds = _infer_input(model, [start], output, input, options, 500.0)
-    return accuracy, preds
+    (percent,), preds = _infer_input(model, [start], output, input, options, 500.0)
+    return percent, preds
 
 
 def _infer_input(model, starts, output, input, options, max_t1):
@@ -88,7 +90,7 @@ def _infer_input(model, starts, output, input, options, max_t1):
     options_ = setup(params, options, max_t1=max_t1)
     preds = ffwd(options_, params, input := input_data(params, input))[-1]
     ends = [call(solve, options_, params, start, output, None, None)[0] for start in starts]
-    return [compute_accuracy(input, end[0]) for end in ends], preds
+    return [accuracy(*same_shape(input, end[0])) for end in ends], preds
 
 
 def test_hpc(
@@ -120,7 +122,7 @@ def test_hpc(
     start = init_activities_from_normal(key, layer_sizes, "unsupervised", batch_size, sigma)
     starts = [guess, start]
     (hybrid, generative), preds = _infer_input(generator, starts, output, input, options, 300.0)
-    return compute_accuracy(input, guess[0]), hybrid, generative, preds
+    return accuracy(*same_shape(input, guess[0])), hybrid, generative, preds
 
 
 for _fn in (test_discriminative_pc, test_generative_pc, test_hpc):

@@ -15,9 +15,10 @@ from jaxtyping import Array, ArrayLike, PyTree
 from ._checks import all_finite, checked_jit, not_finite, raise_if, raise_if_not_finite
 from ._clamp import Masked, states
 from ._energy import AbstractEnergy, AmortisedEnergy
+from ._given import check_count, check_flags, show
 from ._inference import AbstractInference, GradientFlow, Record
 from ._layer import Layer
-from ._learn import check_state, fits, learn
+from ._learn import check_learns, check_state, fits, take_step, update
 from ._options import (
     FlowOptions,
     Options,
@@ -92,7 +93,7 @@ def pc_energy_fn(
     y: Given[ArrayLike],
     *,
     x: Given[ArrayLike | None] = None,
-    record_layers: bool = False,
+    record_layers: Given[bool] = False,
     **options: Unpack[Options],
 ) -> Array:
     r"""The energy of a predictive coding network,
@@ -116,6 +117,7 @@ def pc_energy_fn(
 
     A scalar, or an array of the `L` layers' energies in chain order.
     """
+    check_flags(record_layers=record_layers)
     return call(_energy, setup(params, options), params, activities, y, x, record_layers)
 
 
@@ -160,7 +162,7 @@ def activity_grad(setup: Setup, posed: Posed) -> tuple[Scalar, list[Array]]:
     return energy, grads if isinstance(given, Masked) else [*grads, jnp.zeros_like(given)]
 
 
-def neg_pc_activity_grad(t: Any, activities: Activities, args: tuple) -> list[Array]:
+def neg_pc_activity_grad(t: Any, activities: Activities, args: Given[tuple]) -> list[Array]:
     """The vector field of the inference flow, for use with Diffrax directly:
     `diffrax.ODETerm(jpc.neg_pc_activity_grad)`.
 
@@ -177,10 +179,12 @@ def neg_pc_activity_grad(t: Any, activities: Activities, args: tuple) -> list[Ar
 
     The negative gradient of the energy in the activities.
     """
+    if not isinstance(args, tuple | list) or len(args) < 3:
+        raise ValueError(f"args must be (params, y, x), with options or not, got {show(args)}.")
     params, y, x, *rest = args
     if len(args) == 3 + len(_FLOW_ARGS):
         rest = [zip(_FLOW_ARGS[:-1], rest[:-1], strict=True)]
-    if len(rest) > 1:
+    if len(rest) > 1 or isinstance(rest[0] if rest else (), str):
         raise ValueError(
             "args must be (params, y, x), (params, y, x, options) or all of (params, y, x, "
             f"{', '.join(_FLOW_ARGS)}), got {len(args)} entries."
@@ -232,7 +236,7 @@ def solve_inference(
     output: Given[ArrayLike],
     input: Given[ArrayLike | None] = None,
     *,
-    record_iters: bool = False,
+    record_iters: Given[bool] = False,
     record_every: Given[Number | None] = None,
     **options: Unpack[FlowOptions],
 ) -> list[Array]:
@@ -257,6 +261,7 @@ def solve_inference(
     (unless an `activity_decay` holds them back). With an `input_mask` the first one is the whole
     input, completed.
     """
+    check_flags(record_iters=record_iters)
     problem = (setup(params, options, max_t1=20.0), params, activities, output, input)
     record = choose_record(problem, record_iters, record_every)
     ends, way, length = call(solve, *problem, record)
@@ -312,7 +317,9 @@ def _count_steps(setup, params, posed):
 
 def get_t_max(activities_iters: Activities) -> int:
     """The number of entries of recorded activities: `activities[i][t_max - 1]` is the last."""
-    return len(jax.tree.leaves(activities_iters)[0])
+    if not (way := batches("activities_iters", activities_iters)):
+        raise ValueError("activities_iters has no activities.")
+    return len(way[0])
 
 
 def compute_infer_energies(
@@ -337,7 +344,11 @@ def compute_infer_energies(
 
     An array with a row for each layer, in chain order, and a column for each time.
     """
-    way = [jnp.asarray(z)[: int(t_max)] for z in activities_iters]
+    way = batches("activities_iters", activities_iters)
+    check_count("t_max", t_max)
+    if t_max > get_t_max(way):
+        raise ValueError(f"t_max is {t_max}, but activities_iters has {get_t_max(way)} entries.")
+    way = [z[:t_max] for z in way]
     one = lambda z: pc_energy_fn(params, z, y, x=x, record_layers=True, **options)
     return jnp.stack([one([z[t] for z in way]) for t in range(get_t_max(way))], axis=1)
 
@@ -377,7 +388,7 @@ def move(setup: Setup, posed: Posed, layers: Layers, optim: Any, opt_state: PyTr
     activities = with_prediction(layers, posed.nodes, posed.clamps)
     check_state("activities", optim, opt_state, activities)
     energy, grads = activity_grad(setup, posed)
-    updates, opt_state = optim.update(grads, opt_state, activities)
+    updates, opt_state = update(optim, grads, opt_state, activities)
     leaves, structure = jax.tree.flatten(posed.nodes)  # Maybe without the prediction.
     free = [z + u for z, u in zip(activities, updates, strict=True)][: len(leaves)]
     free = raise_if_not_finite({f"activities[{i}]": z for i, z in enumerate(free)}, free)
@@ -431,15 +442,13 @@ def descend_unchecked(
 ) -> dict:
     """The same, whatever the numbers are. The optimiser's state may be that of the bare model."""
     model, skip_model = params
-    if not jax.tree.leaves(eqx.filter(params, eqx.is_inexact_array)):
-        raise ValueError(f"{name} has no parameters: its layers hold no arrays to learn.")
+    check_learns(name, params)
     bare = skip_model is None and not fits(optim, opt_state, params)
     whole = name if skip_model is None else "(model, skip_model)"
     check_state(whole, optim, opt_state, model if bare else params)
     pair = (lambda model: (model, None)) if bare else (lambda params: params)
     of_pair = lambda learned, nodes, clamps: energy(pair(learned), nodes, clamps)
-    state = dict(optim=optim, opt_state=opt_state)
-    learned = learn(of_pair, model if bare else params, nodes, clamps, **state)
+    learned = take_step(of_pair, model if bare else params, nodes, clamps, optim, opt_state)
     model, skip_model = pair(learned.params)
     new = dict(model=model, skip_model=skip_model, opt_state=learned.opt_state)
     return new | dict(grads=pair(learned.grads))
@@ -457,7 +466,7 @@ def hpc_energy_fn(
     amort_activities: Activities,
     x: Given[ArrayLike],
     y: Given[ArrayLike | None] = None,
-    record_layers: bool = False,
+    record_layers: Given[bool] = False,
 ) -> Array:
     r"""The energy of an amortiser, whose targets are what a generator inferred,
 
@@ -479,6 +488,7 @@ def hpc_energy_fn(
 
     A scalar, or an array of the amortiser's layers' energies in its own order.
     """
+    check_flags(record_layers=record_layers)
     chain = (equilib_activities, amort_activities, x, y)
     energies = jnp.stack(_call_amortised(AmortisedEnergy().layerwise, model, *chain))
     return energies if record_layers else jnp.sum(energies)

@@ -3,7 +3,7 @@ from typing import Any, Unpack
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import ArrayLike
+from jaxtyping import Array, ArrayLike, PyTree
 
 from ._functional import Activities, call, of_params
 from ._inference import Equilibrium
@@ -33,7 +33,8 @@ def equilibrium_gap(
 
     - `energy`, `equilibrium_energy`: $F$ and $F^*$; `excess`: $F - F^*$.
     - `gradient_error`: of the learning gradient, relative to that at equilibrium, all layers
-      together; `layer_gradient_errors`: each layer by itself.
+      together; `layer_gradient_errors`: each layer by itself. Where there is nothing to learn at
+      equilibrium they are 0, or infinite if there is something here.
     - `result`: whether the equilibrium itself was found, for each example.
     """
     return call(_gap, setup(params, options), params, activities, output, input)
@@ -53,9 +54,16 @@ def _gap(setup, params, posed):
         energy=energies[0],
         equilibrium_energy=energies[1],
         excess=energies[0] - energies[1],
-        gradient_error=tree_norm(apart) / tree_norm(there),
+        gradient_error=_relative(apart, there),
         layer_gradient_errors=jnp.stack(
-            [tree_norm(a) / tree_norm(b) for a, b in zip(apart, there, strict=True)]
+            [_relative(a, b) for a, b in zip(apart, there, strict=True)]
         ),
         result=inferred.result,
     )
+
+
+def _relative(apart: PyTree, there: PyTree) -> Array:
+    """Of nothing it is 0 if there is no difference, and infinite if there is one."""
+    error, size = tree_norm(apart), tree_norm(there)
+    of_nothing = jnp.where(error > 0, jnp.inf, 0.0)
+    return jnp.where(size > 0, error / jnp.where(size > 0, size, 1), of_nothing)

@@ -8,10 +8,10 @@ from jaxtyping import PRNGKeyArray, PyTree
 
 from ._checks import checked_jit, raise_if_not_finite
 from ._energy import AbstractEnergy
+from ._given import check_callable, check_numbers, check_type, show
 from ._inference import AbstractInference, Inferred, Record
 from ._learn import check_state, learn
 from ._numbers import floats_to_arrays
-from ._options import check_type
 from ._types import Clamps, Given, Nodes
 
 Pose = Callable[[PyTree, Any, Any, Any], tuple[Nodes, Clamps]]
@@ -30,9 +30,9 @@ def make_step(
     *,
     energy: Given[AbstractEnergy],
     inference: Given[AbstractInference],
-    pose: Pose,
-    transform: Callable[[PyTree], PyTree] = as_they_are,
-    record: Record | None = None,
+    pose: Given[Pose],
+    transform: Given[Callable[[PyTree], PyTree]] = as_they_are,
+    record: Given[Record | None] = None,
     key: Given[PRNGKeyArray | None] = None,
 ) -> dict[str, Any]:
     r"""One step of training with any energy, any parameters and any method of inference,
@@ -78,6 +78,10 @@ def make_step(
     """
     check_type("energy", energy, AbstractEnergy, "jpc.PCEnergy()")
     check_type("inference", inference, AbstractInference, "jpc.Equilibrium()")
+    check_callable("pose", pose, "lambda params, output, input, key: jpc.pose(...)")
+    check_callable("transform", transform, "lambda params: layers")
+    for name, side in (("output", output), ("input", input)):
+        check_numbers(name, side)
     check_state("params", optim, opt_state, params)
     energy, inference = floats_to_arrays((energy, inference))
     state, batch = (params, optim, opt_state), (output, input)
@@ -89,7 +93,10 @@ def make_step(
 def _step(energy, inference, pose, transform, state, batch, record, key):
     output, input = raise_if_not_finite({"output": batch[0], "input": batch[1]}, batch)
     params, optim, opt_state = state
-    nodes, clamps = pose(params, output, input, key)
+    posed = pose(params, output, input, key)
+    if not (isinstance(posed, tuple | list) and len(posed) == 2):
+        raise TypeError(f"pose must return a pair (nodes, clamps), got {show(posed)}.")
+    nodes, clamps = posed
     how: Any = dict(transform=transform, record=record, key=key)
     inferred, lesson, states = advance(energy, inference, params, nodes, clamps, **how)
     learned = learn(lesson, params, states, clamps, optim=optim, opt_state=opt_state)
@@ -116,8 +123,8 @@ def advance(
     clamps: Clamps,
     *,
     transform: Callable[[PyTree], PyTree],
-    record: Record | None,
-    key: PRNGKeyArray | None,
+    record: Given[Record | None],
+    key: Given[PRNGKeyArray | None],
 ) -> tuple[Inferred, Callable, Nodes]:
     """Inference, and what there is to learn from it: an energy, as a function of the parameters,
     and the states at which to learn.

@@ -9,20 +9,9 @@ from jaxtyping import Array, ArrayLike, PRNGKeyArray
 
 from ._checks import checked_jit, raise_if_not_finite
 from ._clamp import Masked
-from ._layer import check_sizes, choice, feedforward_batch, show, split_key
-from ._options import (
-    Options,
-    Params,
-    Setup,
-    Skips,
-    check_model,
-    data,
-    input_data,
-    network,
-    number,
-    part,
-    setup,
-)
+from ._given import check_model, check_sizes, choice, show, split_key
+from ._layer import feedforward_batch
+from ._options import Options, Params, Setup, Skips, data, input_data, network, number, part, setup
 from ._types import Given, Layers, Number
 
 Sizes = Given[Sequence[int | tuple[int, ...]]]

@@ -17,9 +17,10 @@ from ._functional import (
     of_params,
     with_prediction,
 )
+from ._given import check_sizes, check_type
 from ._init import Sizes, start_at_random
-from ._layer import check_sizes
-from ._options import Options, Posed, Setup, Skips, check_type, data, setup
+from ._learn import update
+from ._options import Options, Posed, Setup, Skips, data, setup
 from ._step import feedforward_loss
 from ._types import Given, Layers, Nodes
 
@@ -114,7 +115,7 @@ def _move_nodes(setup: Setup, posed: Posed, optim: Any, state: PyTree) -> tuple[
     grads = jax.grad(setup.energy, argnums=1)(*posed)
     scale = len(jax.tree.leaves(posed.nodes)[0]) if setup.reduction == "sum" else 1
     grads = jax.tree.map(lambda g: scale * g, grads)
-    updates, state = optim.update(grads, state, posed.nodes)
+    updates, state = update(optim, grads, state, posed.nodes)
     return eqx.apply_updates(posed.nodes, updates), state
 
 

@@ -1,14 +1,14 @@
 import functools as ft
-import textwrap
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
 import equinox as eqx
 import jax
-import jax.random as jr
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from ._given import check_callable, check_model, check_number, check_sizes, choice, show
 from ._types import Given, Layers, Number
 
 ParamType: TypeAlias = Literal["sp", "ntp", "mupc"]
@@ -34,9 +34,14 @@ class Layer(eqx.Module):
     - `scale`: the number that multiplies `fn`. It is not learned.
     """
 
-    fn: Callable
-    skip: Callable = _no_skip
-    scale: Number = 1.0
+    fn: Given[Callable]
+    skip: Given[Callable] = _no_skip
+    scale: Given[Number] = 1.0
+
+    def __check_init__(self):
+        check_callable("fn", self.fn, "eqx.nn.Linear(...)")
+        check_callable("skip", self.skip, "eqx.nn.Identity()")
+        check_number("scale", self.scale)
 
     def __call__(self, z: Array) -> Array:
         return jax.lax.stop_gradient(self.scale) * self.fn(z) + self.skip(z)
@@ -46,7 +51,14 @@ def apply(layer: Callable, *z: Array) -> Array:
     """`layer(*z)`, traced and differentiated once for all layers that differ only in the values
     of their arrays. This keeps the first call short for deep networks.
     """
-    return _apply(*split(layer), *z)
+    try:
+        return _apply(*split(layer), *z)
+    except (TypeError, ValueError) as error:
+        shapes = " and ".join(str(jnp.shape(state)) for state in z)
+        why = str(error).partition("\n")[0]
+        raise ValueError(
+            f"A layer cannot take what enters it, of shape {shapes} for one example: {why}"
+        ) from error
 
 
 @ft.partial(jax.jit, static_argnums=0)
@@ -68,8 +80,9 @@ def join(fixed: Any, arrays: list[Array | None]) -> Callable:
     return jax.tree.unflatten(structure, leaves)
 
 
-def feedforward(layers: Layers, z: Array) -> list[Array]:
+def feedforward(layers: Given[Layers], z: Given[Array]) -> list[Array]:
     r"""The states $z_1 \dots z_L$ of a feedforward pass from $z_0$, for one example."""
+    check_model("layers", layers)
     states = []
     for layer in layers:
         z = apply(layer, z)
@@ -77,11 +90,14 @@ def feedforward(layers: Layers, z: Array) -> list[Array]:
     return states
 
 
-def feedforward_batch(layers: Layers, batch: Array) -> list[Array]:
+def feedforward_batch(layers: Given[Layers], batch: Given[Array]) -> list[Array]:
     """The states of a feedforward pass of a batch, each rounded as an energy's prediction of it
     is: there are no errors yet. Rounding in their place is what layers far from the output would
     learn from after a short inference.
     """
+    check_model("layers", layers)
+    if not (isinstance(batch, jax.Array | np.ndarray) and batch.ndim):
+        raise TypeError(f"batch must be an array with the examples first, got {show(batch)}.")
     states = []
     for layer in layers:
         batch = jax.vmap(ft.partial(apply, layer))(batch)
@@ -91,12 +107,12 @@ def feedforward_batch(layers: Layers, batch: Array) -> list[Array]:
 
 
 def parameterise(
-    model: Layers,
-    skip_model: Sequence[Callable | None] | None = None,
+    model: Given[Layers],
+    skip_model: Given[Sequence[Callable | None] | None] = None,
     *,
-    fan_ins: Sequence[int],
+    fan_ins: Given[Sequence[int]],
     param_type: Given[ParamType] = "sp",
-    gamma: Number = 1.0,
+    gamma: Given[Number] = 1.0,
 ) -> list[Layer]:
     r"""Gives each layer of a network its skip connection and its scaling,
 
@@ -119,11 +135,15 @@ def parameterise(
 
     A list of [`jpc.Layer`][]s, the parameters that an energy takes.
     """
-    depth = len(model)
-    skips = [None] * depth if skip_model is None else skip_model
+    skips = check_chain(model, skip_model)
+    depth = len(skips)
+    _check_fan_ins(fan_ins, depth)
+    check_number("gamma", gamma, above=0.0)
     spread = depth if any(skip is not None for skip in skips) else 1
     scales: list[Number] = [1.0] * depth
     if choice("param_type", param_type, get_args(ParamType)) != "sp":
+        if depth < 2:
+            raise ValueError(f"param_type={param_type!r} is for at least two layers.")
         exponent = {"ntp": -0.5, "mupc": -1.0}[param_type]
         first, *hidden, last = fan_ins
         scales = [first**-0.5, *((n * spread) ** -0.5 for n in hidden), last**exponent]
@@ -134,26 +154,21 @@ def parameterise(
     ]
 
 
-def show(value: Any) -> str:
-    """A value in an error message."""
-    return textwrap.shorten(repr(value), 80, placeholder=" ...")
+def check_chain(model: Any, skip_model: Any) -> list:
+    """The skip connections of a network, `None` where there are none."""
+    check_model("model", model)
+    skips = [None] * len(model) if skip_model is None else skip_model
+    check_model("skip_model", skips, holes=True)
+    if len(skips) != len(model):
+        sizes = f"{len(skips)} entries for {len(model)} layers"
+        raise ValueError(f"skip_model has {sizes}: give one per layer, None for no skip.")
+    return list(skips)
 
 
-def choice(name: str, value: Any, choices: Sequence[Any]) -> Any:
-    if value not in choices:
-        listed = ", ".join(map(repr, choices))
-        raise ValueError(f"Unknown {name} {show(value)}: choose from {listed}.")
-    return value
-
-
-def check_sizes(**sizes: Any) -> None:
-    for name, size in sizes.items():
-        if not isinstance(size, int | np.integer) or size < 1:
-            raise ValueError(f"Sizes must be positive integers, got {name}={show(size)}.")
-
-
-def split_key(key: Any, num: int) -> Array:
-    try:
-        return jr.split(key, num)
-    except (TypeError, ValueError):
-        raise TypeError(f"key must be a single jax.random.key(seed), got {show(key)}.") from None
+def _check_fan_ins(fan_ins: Any, depth: int) -> None:
+    if not isinstance(fan_ins, Sequence) or len(fan_ins) != depth:
+        raise ValueError(
+            f"fan_ins must list the size of the state that enters each of the {depth} layers, "
+            f"got {show(fan_ins)}."
+        )
+    check_sizes(**{f"fan_ins[{i}]": size for i, size in enumerate(fan_ins)})

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import PyTree
 
-from ._layer import show
-from ._types import Clamps, Nodes
+from ._given import show
+from ._types import Clamps, Given, Nodes
 
 
 class Learned(eqx.Module):
@@ -20,12 +20,12 @@ class Learned(eqx.Module):
 
 
 def learn(
-    energy: Callable,
+    energy: Given[Callable],
     params: PyTree,
-    nodes: Nodes,
-    clamps: Clamps,
+    nodes: Given[Nodes],
+    clamps: Given[Clamps],
     *,
-    optim: optax.GradientTransformation,
+    optim: Given[optax.GradientTransformation],
     opt_state: PyTree,
 ) -> Learned:
     r"""One step of descent of an energy in its parameters,
@@ -40,10 +40,37 @@ def learn(
     - `optim`: an Optax optimiser.
     - `opt_state`: its state, `optim.init(eqx.filter(params, eqx.is_inexact_array))` at first.
     """
+    if isinstance(energy, type) or not callable(energy):
+        raise TypeError(f"energy must be something like jpc.PCEnergy(), got {show(energy)}.")
+    check_state("params", optim, opt_state, params)
+    check_learns("params", params)
+    return take_step(energy, params, nodes, clamps, optim, opt_state)
+
+
+def take_step(energy, params, nodes, clamps, optim, opt_state) -> Learned:
+    """The same, of what was checked."""
     grads = eqx.filter_grad(energy)(params, nodes, clamps)
     arrays = eqx.filter(params, eqx.is_inexact_array)
-    updates, opt_state = optim.update(grads, opt_state, arrays)
+    updates, opt_state = update(optim, grads, opt_state, arrays)
     return Learned(eqx.apply_updates(params, updates), opt_state, grads)
+
+
+def update(optim: Any, grads: PyTree, opt_state: PyTree, params: PyTree) -> tuple[PyTree, PyTree]:
+    """Those of an optimiser that needs nothing but gradients."""
+    try:
+        return optim.update(grads, opt_state, params)
+    except TypeError as error:
+        if "required keyword-only" not in str(error):
+            raise
+        raise TypeError(
+            "optim is one that needs the value of what it descends too, such as a line search "
+            "(optax.lbfgs): take one that needs gradients only, such as optax.adam(1e-3)."
+        ) from error
+
+
+def check_learns(name: str, params: PyTree) -> None:
+    if not jax.tree.leaves(eqx.filter(params, eqx.is_inexact_array)):
+        raise ValueError(f"{name} has no parameters: its layers hold no arrays to learn.")
 
 
 def fits(optim: Any, opt_state: PyTree, params: PyTree) -> bool:

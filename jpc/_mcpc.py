@@ -16,10 +16,11 @@ from jaxtyping import Array, Bool, PRNGKeyArray, PyTree
 from ._checks import checked_jit
 from ._energy import AbstractEnergy
 from ._generic import Pose, make_step
+from ._given import check_model, check_sizes, check_type, show, split_key
 from ._inference import AbstractInference, Descent, Inferred, Langevin, Record, Trajectory
-from ._inference.base import method
-from ._layer import check_sizes, show, split_key
-from ._options import check_model, check_type, number
+from ._inference.base import NEEDS_KEY, method
+from ._layer import parameterise
+from ._options import layer_shapes, number
 from ._types import Clamps, Given, Layers, Nodes, Number, Terms
 
 
@@ -31,7 +32,10 @@ class SampledEnergy(AbstractEnergy):
     Its `nodes` have an axis of samples, after that of the batch.
     """
 
-    energy: AbstractEnergy
+    energy: Given[AbstractEnergy]
+
+    def __check_init__(self):
+        check_type("energy", self.energy, AbstractEnergy, "jpc.PCEnergy()")
 
     def terms(self, params: PyTree, nodes: Nodes, clamps: Clamps) -> Terms:
         terms = jax.vmap(lambda z: self.energy.terms(params, z, clamps))(nodes)
@@ -67,7 +71,7 @@ class MonteCarlo(AbstractInference):
         if record is not None:
             raise ValueError("MonteCarlo keeps its samples, as its trajectory: leave out record.")
         if key is None:
-            raise ValueError("Monte Carlo predictive coding is random: give a key.")
+            raise ValueError(f"Monte Carlo predictive coding is random: {NEEDS_KEY}")
         first, second = jr.split(key)
         warm = self.warm(energy, params, nodes, clamps, key=first)
         record, start = Record(ts=self._times()), warm.nodes
@@ -93,7 +97,7 @@ def make_mcpc_step(
     input: PyTree = None,
     *,
     energy: Given[AbstractEnergy],
-    pose: Pose,
+    pose: Given[Pose],
     key: Given[PRNGKeyArray],
     warm: Given[AbstractInference] = MonteCarlo.warm,
     sampler: Given[Langevin] = MonteCarlo.sampler,
@@ -153,6 +157,8 @@ def sample(
         raise ValueError(f"shape is that of z_0, such as (100, 20), got {show(shape)}.")
     check_sizes(**{f"shape[{i}]": size for i, size in enumerate(shape)})
     spread = jnp.sqrt(number("temperature", temperature, least=0.0))
+    z = jax.ShapeDtypeStruct(tuple(shape[1:]), jnp.result_type(float))
+    layer_shapes("layers", parameterise(layers, fan_ins=[1] * len(layers)), z)
     return _sample(split_key(key, len(layers)), list(layers), tuple(shape), spread)
 
 

@@ -1,33 +1,70 @@
 from collections.abc import Sequence
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float, PyTree
+from jax.core import Tracer
+from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 
-from ._energy import cross_entropy, squared_error, total
+from ._checks import all_finite, not_finite
+from ._energy import cross_entropy, not_a_distribution, squared_error, total
+from ._given import show
 from ._types import Given, Scalar
 
 
-def mse_loss(preds: ArrayLike, labels: ArrayLike) -> Scalar:
+def mse_loss(preds: Given[ArrayLike], labels: Given[ArrayLike]) -> Scalar:
     """Half of the squared error, summed over units and averaged over the batch."""
-    return jnp.mean(jax.vmap(squared_error)(*_same_shape(labels, preds)))
+    return jnp.mean(jax.vmap(squared_error)(*_same_shape(labels=labels, preds=preds)))
 
 
-def cross_entropy_loss(logits: ArrayLike, labels: ArrayLike) -> Scalar:
+def cross_entropy_loss(logits: Given[ArrayLike], labels: Given[ArrayLike]) -> Scalar:
     """The cross-entropy of one-hot labels, averaged over the batch."""
-    return jnp.mean(jax.vmap(cross_entropy)(*_same_shape(labels, logits)))
+    labels, logits = _classes(labels=labels, logits=logits)
+    _raise_if(not_a_distribution("labels", labels))
+    return jnp.mean(jax.vmap(cross_entropy)(labels, logits))
 
 
-def compute_accuracy(truths: ArrayLike, preds: ArrayLike) -> Scalar:
-    """How many predictions have their largest entry where the truth has, in percent."""
-    truths, preds = _same_shape(truths, preds)
+def compute_accuracy(truths: Given[ArrayLike], preds: Given[ArrayLike]) -> Scalar:
+    """How many predictions have their largest entry where the truth has, in percent. NaN if any
+    of them is not finite: a run-time error, unless it is traced.
+    """
+    truths, preds = _classes(truths=truths, preds=preds)
+    named = {"truths": truths, "preds": preds}
+    _raise_if({not_finite(name): ~all_finite(x) for name, x in named.items()})
+    return accuracy(truths, preds)
+
+
+def accuracy(truths: Array, preds: Array) -> Scalar:
+    """The same of anything, also of one example."""
     hits = jnp.argmax(truths, axis=-1) == jnp.argmax(preds, axis=-1)
-    return 100.0 * jnp.mean(hits, dtype=jnp.result_type(float))
+    percent = 100.0 * jnp.mean(hits, dtype=jnp.result_type(float))
+    return jnp.where(all_finite((truths, preds)), percent, jnp.nan)
 
 
-def _same_shape(labels: ArrayLike, preds: ArrayLike) -> tuple[Array, Array]:
-    labels, preds = jnp.asarray(labels), jnp.asarray(preds)
+def _raise_if(problems: dict[str, Bool[Array, ""]]) -> None:
+    """Raises the first message whose value is known to be true."""
+    for message, bad in problems.items():
+        if not isinstance(bad, Tracer) and bad:
+            raise RuntimeError(message)
+
+
+def _classes(**named: Any) -> tuple[Array, Array]:
+    truths, preds = _same_shape(**named)
+    if truths.ndim < 2 or truths.shape[-1] < 2:
+        raise ValueError(
+            f"{' and '.join(named)} need an axis of examples and, at the end, one of at least two "
+            f"classes, got shape {truths.shape}. Integer labels need jax.nn.one_hot(labels, "
+            "num_classes)."
+        )
+    return truths, preds
+
+
+def _same_shape(**named: Any) -> tuple[Array, Array]:
+    return same_shape(*(_array(name, value) for name, value in named.items()))
+
+
+def same_shape(labels: Array, preds: Array) -> tuple[Array, Array]:
     if labels.shape != preds.shape:
         raise ValueError(
             f"Labels of shape {labels.shape} do not fit predictions of shape {preds.shape}. "
@@ -36,9 +73,31 @@ def _same_shape(labels: ArrayLike, preds: ArrayLike) -> tuple[Array, Array]:
     return labels, preds
 
 
-def compute_activity_norms(activities: Sequence[Array]) -> Float[Array, " layers"]:
+def _array(name: str, value: Any) -> Array:
+    try:
+        array = jnp.asarray(value)
+    except (TypeError, ValueError):
+        array = None
+    if array is None or jnp.iscomplexobj(array):
+        raise TypeError(f"{name} must be an array of real numbers, got {show(value)}.")
+    if array.ndim == 0 or array.size == 0:
+        raise ValueError(f"{name} needs a batch of examples, got shape {array.shape}.")
+    return array
+
+
+def _layers_of(name: str, value: Any) -> Sequence:
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise TypeError(f"{name} must be a list, of something for each layer: got {show(value)}.")
+    if not value:
+        raise ValueError(f"{name} has no layers.")
+    return value
+
+
+def compute_activity_norms(activities: Given[Sequence[Array]]) -> Float[Array, " layers"]:
     """The mean over the batch of the Euclidean norm of each layer's activities."""
-    return jnp.stack([jnp.mean(jax.vmap(tree_norm)(z)) for z in activities])
+    named = enumerate(_layers_of("activities", activities))
+    states = [_array(f"activities[{i}]", z) for i, z in named]
+    return jnp.stack([jnp.mean(jax.vmap(tree_norm)(z)) for z in states])
 
 
 def compute_param_norms(params: Given[tuple[PyTree, PyTree]]) -> tuple[Array, Array | None]:
@@ -48,8 +107,8 @@ def compute_param_norms(params: Given[tuple[PyTree, PyTree]]) -> tuple[Array, Ar
     if not (isinstance(params, tuple) and len(params) == 2):
         raise TypeError("params must be (model, None) or (model, skip_model), or grads like it.")
     model, skip_model = params
-    norms = lambda layers: jnp.stack([tree_norm(layer) for layer in layers])
-    return norms(model), None if skip_model is None else norms(skip_model)
+    norms = lambda name, layers: jnp.stack([tree_norm(x) for x in _layers_of(name, layers)])
+    return norms("model", model), None if skip_model is None else norms("skip_model", skip_model)
 
 
 def tree_norm(tree: PyTree) -> Scalar:

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, PRNGKeyArray
 
-from ._layer import ParamType, check_sizes, choice, show, split_key
+from ._given import check_sizes, choice, show, split_key
+from ._layer import ParamType
 from ._types import Given
 
 Act: TypeAlias = Given[str | Callable[[Array], Array]]
@@ -52,6 +53,8 @@ def get_act_fn(name: Given[str]) -> Callable[[Array], Array]:
 
 def _activations(act_fn: Act, depth: int) -> list[eqx.nn.Lambda]:
     """One for each layer, none on the input."""
+    if isinstance(act_fn, type):
+        raise TypeError(f"act_fn must be a function, such as jnp.tanh, or a name: got {act_fn}.")
     act_fn = act_fn if callable(act_fn) else get_act_fn(act_fn)
     return [eqx.nn.Lambda(act) for act in (_identity, *[act_fn] * (depth - 1))]
 

@@ -29,9 +29,11 @@ from ._energy import (
     cross_entropy,
     squared_error,
     take_apart,
+    unfit,
 )
+from ._given import check_number, check_type, choice, show
 from ._inference import AbstractInference, GradientFlow
-from ._layer import Layer, ParamType, choice, feedforward_batch, parameterise, show
+from ._layer import Layer, ParamType, check_chain, feedforward_batch, parameterise
 from ._numbers import constant, floats_to_arrays
 from ._types import Clamps, Given, Layers, Loss, Nodes, Number
 
@@ -246,21 +248,10 @@ def _refuse_both(one: set[str], other: set[str]) -> None:
         raise ValueError(f"Give either {', '.join(one)} or {', '.join(sorted(other))}, not both.")
 
 
-def check_type(name: str, value: Any, kind: type, example: str) -> None:
-    if not isinstance(value, kind):
-        raise TypeError(f"{name} must be something like {example}, got {show(value)}.")
-
-
-def number(name: str, value: Any, *, above: float = -math.inf, least: float = -math.inf) -> Array:
+def number(name: str, value: Any, **bounds: Any) -> Array:
     """A number as an array, so that changing it does not retrace; checked unless traced."""
-    if not (eqx.is_array_like(value) and jnp.shape(value) == () and jnp.isrealobj(value)):
-        raise ValueError(f"{name} must be a number, got {show(value)}.")
-    if not isinstance(value, Tracer):
-        value = float(value)
-        if not (math.isfinite(value) and value > above and value >= least):
-            bound = f"above {above:g}" if above > least else f"of at least {least:g}"
-            raise ValueError(f"{name} must be a finite number {bound}, got {value:g}.")
-    return constant(value)
+    check_number(name, value, **bounds)
+    return constant(value if isinstance(value, Tracer) else float(value))
 
 
 def data(name: str, value: Given[ArrayLike]) -> Array:
@@ -302,37 +293,16 @@ def _takes(layer: Callable, batch: Array) -> bool:
 
 
 def batches(name: str, values: Any) -> list[Array]:
-    if not isinstance(values, Sequence):
+    if not isinstance(values, Sequence) or isinstance(values, str):
         raise TypeError(f"{name} must be a list of arrays, got {type(values).__name__}.")
     return [data(f"{name}[{i}]", value) for i, value in enumerate(values)]
-
-
-def check_model(name: str, model: Any, *, holes: bool = False) -> None:
-    """A list of callables, `None` among them where there may be holes."""
-    kind = lambda x: type(x).__name__
-    try:
-        layers = list(model)
-    except TypeError:
-        expected = "a list of layers (callables on one example, as jpc.make_mlp makes)"
-        raise TypeError(f"{name} must be {expected}, got {kind(model)}.") from None
-    if not layers:
-        raise ValueError(f"{name} has no layers.")
-    for i, layer in enumerate(layers, start=1):
-        if not (callable(layer) or (holes and layer is None)):
-            raise TypeError(f"Layer {i} of {name} is not callable: got {kind(layer)}.")
 
 
 def check_params(params: Any) -> None:
     if not (isinstance(params, tuple) and len(params) == 2):
         got = type(params).__name__
         raise TypeError(f"params must be (model, None) or (model, skip_model), got {got}.")
-    model, skip_model = params
-    check_model("model", model)
-    skips = [None] * len(model) if skip_model is None else skip_model
-    check_model("skip_model", skips, holes=True)
-    if len(skips) != len(model):
-        sizes = f"{len(skips)} entries for {len(model)} layers"
-        raise ValueError(f"skip_model has {sizes}: give one per layer, None for no skip.")
+    check_chain(*params)
 
 
 def network(setup: Setup, params: Params, input: Array, name: str = "model") -> tuple[list, list]:
@@ -412,8 +382,10 @@ def problems(setup: Setup, output: Any, input: Any) -> dict[str, Bool[Array, ""]
         if isinstance(given, Masked):
             empty = f"{word} is false everywhere: no unit of the {name} is given in this batch."
             found[empty] = ~jnp.any(given.mask)
-    entropic = any(leaf is cross_entropy for leaf in jax.tree.leaves(setup.energy))
-    if isinstance(output, Masked) and entropic:
+    losses = [leaf for leaf in jax.tree.leaves((setup.energy, setup.loss)) if callable(leaf)]
+    if not isinstance(output, Masked):
+        found |= unfit("output", losses, output)
+    elif cross_entropy in losses:
         rows = output.mask.reshape(len(output.mask), -1)
         split = (
             "mask gives only some of the classes of an example. The cross-entropy needs all of "

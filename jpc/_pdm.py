@@ -137,7 +137,7 @@ def _dendrites(options: dict[str, Any], factor: Any = 1.0) -> Any:
         raise ValueError("Give an energy to the bpc calls, with its source_gradient.")
     known = {name: options[name] for name in options if name not in _EXTRAS + _WITHOUT_MEANING}
     weights = [weight(name, known.pop(name, 1.0)) for name in WEIGHTS]
-    factor = number("bpc_terms_factor", factor, least=0.0)
+    factor = number("bpc_terms_factor", factor, least=0.0, most=1.0)
     return known | dict(energy=BPCEnergy(*weights, source_gradient=factor))
 
 

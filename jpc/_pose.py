@@ -6,18 +6,19 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from ._clamp import Masked
+from ._clamp import Masked, check_state
 from ._energy import AbstractEnergy, Node, take_apart
-from ._types import Clamps, Name, Nodes
+from ._given import check_type
+from ._types import Clamps, Given, Name, Nodes
 
 
 def pose(
-    energy: AbstractEnergy,
+    energy: Given[AbstractEnergy],
     params: PyTree,
-    given: Mapping[Any, Array],
+    given: Given[Mapping[Any, Array]],
     *,
-    masks: Mapping[Any, Array] | None = None,
-    start: Mapping[Any, Array] | None = None,
+    masks: Given[Mapping[Any, Array] | None] = None,
+    start: Given[Mapping[Any, Array] | None] = None,
 ) -> tuple[Nodes, Clamps]:
     """Says which states of a network are given, and starts the others from what predicts them.
 
@@ -39,7 +40,9 @@ def pose(
 
     `(nodes, clamps)`: dictionaries by name, or lists for a chain.
     """
-    network, masks, start = take_apart(energy).network(params), masks or {}, start or {}
+    check_type("energy", energy, AbstractEnergy, "jpc.PCEnergy()")
+    network = take_apart(energy).network(params)
+    masks, start = {} if masks is None else masks, {} if start is None else start
     _check_names(network, given, masks, start)
     z: dict[Name, Array] = {name: given[name] for name in given if name not in masks}
     while waiting := [name for name in network if name not in z]:
@@ -57,8 +60,9 @@ def pose(
     return _lay_out(network, z, given, masks)
 
 
-def _check_names(network: Mapping, given: Mapping, masks: Mapping, start: Mapping) -> None:
+def _check_names(network: Mapping, given: Any, masks: Any, start: Any) -> None:
     for kind, named in (("given", given), ("start", start), ("masks", masks)):
+        check_type(kind, named, Mapping, "{name: array}, by name")
         if unknown := [name for name in named if name not in network]:
             raise ValueError(
                 f"{kind} has {unknown[0]!r}, which is no state of the network: those are "
@@ -68,6 +72,8 @@ def _check_names(network: Mapping, given: Mapping, masks: Mapping, start: Mappin
         raise ValueError(f"There is a mask of {extra[0]!r}, which is not given.")
     if twice := [name for name in start if name in given and name not in masks]:
         raise ValueError(f"{twice[0]!r} is given, so that it has no start.")
+    for name, state in [*given.items(), *start.items()]:
+        check_state(repr(name), state)
     for name, mask in masks.items():
         shape, kind = jnp.shape(given[name]), jnp.result_type(mask)
         if jnp.shape(mask) != shape or not jnp.issubdtype(kind, jnp.bool_):

@@ -14,6 +14,7 @@ from ._checks import checked_jit
 from ._energy import AbstractEnergy, Unfolded, take_apart, total
 from ._functional import call, make_layers
 from ._generic import as_they_are
+from ._given import check_callable, check_type
 from ._inference import (
     RESULTS,
     AbstractInference,
@@ -27,7 +28,7 @@ from ._inference.base import examples
 from ._inference.chords import derivatives, multiply
 from ._metrics import tree_norm
 from ._numbers import floats_to_arrays
-from ._options import FlowOptions, Params, check_type, setup
+from ._options import FlowOptions, Params, setup
 from ._solve import eigenvalues
 from ._types import Clamps, Given, Nodes
 
@@ -114,6 +115,7 @@ def measure_regime(
     """
     check_type("energy", energy, AbstractEnergy, "jpc.PCEnergy()")
     check_type("inference", inference, AbstractInference, "jpc.Equilibrium()")
+    check_callable("transform", transform, "lambda params: layers")
     energy, inference = floats_to_arrays((energy, inference))
     return _jitted(energy, inference, params, nodes, clamps, transform, key)
 

@@ -3,9 +3,11 @@ from pathlib import Path
 from typing import Any
 
 from ._extras import TRAIN
+from ._fit.folder import check_folder
+from ._types import Given
 
 
-def load_run(folder: str | os.PathLike) -> Any:
+def load_run(folder: Given[str | os.PathLike]) -> Any:
     """A run of `jpc train`, or of [`jpc.fit`][] with a `report`, from its folder.
 
     ```python
@@ -31,6 +33,7 @@ def load_run(folder: str | os.PathLike) -> Any:
     - `state`: what was trained, by name, from the newest checkpoint.
     - `model`, `skip_model`: the network of that state; the generator, if it is hybrid.
     """
+    check_folder("folder", folder)
     try:
         from .cli.run import Run  # noqa: PLC0415
     except ModuleNotFoundError as error:

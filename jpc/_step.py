@@ -21,10 +21,17 @@ from ._functional import (
     with_prediction,
 )
 from ._generic import advance
+from ._given import check_count, check_flags
 from ._inference import Record
 from ._init import Sizes, init_activities_with_amort, start_at_random
 from ._layer import feedforward
-from ._metrics import compute_accuracy, compute_activity_norms, compute_param_norms, mse_loss
+from ._metrics import (
+    accuracy,
+    compute_accuracy,
+    compute_activity_norms,
+    compute_param_norms,
+    mse_loss,
+)
 from ._options import (
     FlowOptions,
     Params,
@@ -52,13 +59,13 @@ def make_pc_step(
     batch_size: Given[int | None] = None,
     sigma: Given[Number] = 0.05,
     activities: Activities | None = None,
-    record_activities: bool = False,
-    record_energies: bool = False,
+    record_activities: Given[bool] = False,
+    record_energies: Given[bool] = False,
     record_every: Given[Number | None] = None,
-    activity_norms: bool = False,
-    param_norms: bool = False,
-    grad_norms: bool = False,
-    calculate_accuracy: bool = False,
+    activity_norms: Given[bool] = False,
+    param_norms: Given[bool] = False,
+    grad_norms: Given[bool] = False,
+    calculate_accuracy: Given[bool] = False,
     **options: Unpack[FlowOptions],
 ) -> dict[str, Any]:
     r"""One step of training with predictive coding: inference from a feedforward pass (or from
@@ -101,6 +108,15 @@ def make_pc_step(
       `skip_model_grad_norms`: by layer; parameters after the step.
     - `result`, `stats`: see [`jpc.Inferred`][].
     """
+    check_flags(
+        record_activities=record_activities,
+        record_energies=record_energies,
+        activity_norms=activity_norms,
+        param_norms=param_norms,
+        grad_norms=grad_norms,
+        calculate_accuracy=calculate_accuracy,
+    )
+    check_count("batch_size", batch_size, none=True)
     size = len(data("output", output))
     if batch_size not in (None, size):
         raise ValueError(f"batch_size is {batch_size}, but the output has {size} examples.")
@@ -116,7 +132,7 @@ def make_pc_step(
 
 
 def _pc_step(setup, params, posed, record, kept, metrics, optim, opt_state, key):
-    activity_norms, param_norms, grad_norms, accuracy = metrics
+    activity_norms, param_norms, grad_norms, wants_accuracy = metrics
     ended, lesson, answer = _infer(setup, params, posed, record, kept, key)
     learned = descend(*lesson, optim, opt_state)
     input, output = posed.clamps[0], posed.clamps[-1]
@@ -126,7 +142,7 @@ def _pc_step(setup, params, posed, record, kept, metrics, optim, opt_state, key)
     loss = acc = None
     if input is not None:
         loss, preds = feedforward_loss(setup, posed.layers, input, output)
-        acc = _accuracy(output, preds) if accuracy else None
+        acc = _accuracy(output, preds) if wants_accuracy else None
     return dict(
         **learned,
         **answer,
@@ -185,7 +201,7 @@ def _accuracy(output: Any, preds: Array) -> Array:
     if not isinstance(output, Masked):
         return compute_accuracy(output, preds)
     whole = jnp.all(output.mask.reshape(len(preds), -1), axis=1)
-    return jnp.mean(jax.vmap(compute_accuracy)(output.value, preds), where=whole)
+    return jnp.mean(jax.vmap(accuracy)(output.value, preds), where=whole)
 
 
 def _trim(answer: dict[str, Any], kept: tuple[bool, bool]) -> dict[str, Any]:
@@ -208,8 +224,8 @@ def make_hpc_step(
     input: Given[ArrayLike | None] = None,
     *,
     key: Given[PRNGKeyArray | None] = None,
-    record_activities: bool = False,
-    record_energies: bool = False,
+    record_activities: Given[bool] = False,
+    record_energies: Given[bool] = False,
     record_every: Given[Number | None] = None,
     **options: Unpack[FlowOptions],
 ) -> dict[str, Any]:
@@ -245,6 +261,7 @@ def make_hpc_step(
     pairs = [isinstance(x, Sequence) and len(x) == 2 for x in (optims, opt_states)]
     if not all(pairs) or isinstance(optims, optax.GradientTransformation):
         raise ValueError("optims and opt_states are lists of two, the generator's first.")
+    check_flags(record_activities=record_activities, record_energies=record_energies)
     refuse_masks("jpc.make_hpc_step", options)
     output = data("output", output)
     guesses = init_activities_with_amort(amortiser, generator, output)

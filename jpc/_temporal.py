@@ -23,11 +23,12 @@ from ._checks import checked_jit, raise_if_not_finite
 from ._clamp import Masked, clamp, states
 from ._energy import AbstractEnergy, AbstractNetworkEnergy, Node, PCEnergy, squared_error
 from ._energy.network import Network
+from ._given import check_count, check_key, check_model, check_type
 from ._inference import AbstractInference, Inferred
 from ._layer import feedforward_batch, parameterise
 from ._learn import check_state, learn
 from ._numbers import floats_to_arrays
-from ._options import check_type, data, layer_shapes
+from ._options import data, layer_shapes
 from ._pose import pose
 from ._types import Clamps, Given, Layers, Loss, Nodes, Scalar
 
@@ -37,7 +38,7 @@ Observations = Given[ArrayLike | Masked]
 def filter_sequence(
     energy: Given[AbstractEnergy],
     inference: Given[AbstractInference],
-    params: Layers,
+    params: Given[Layers],
     start: Given[ArrayLike],
     observations: Observations,
     *,
@@ -67,7 +68,7 @@ def filter_sequence(
 
     The estimates of the states $z_1 \dots z_T$, `[time, batch, ...]`.
     """
-    energy, inference = _check_methods(energy, inference)
+    energy, inference = _check_methods(energy, inference, key)
     seen = _observed("observations", observations)
     return _filter(energy, inference, params, data("start", start), seen, key)[1].nodes[1]
 
@@ -75,7 +76,7 @@ def filter_sequence(
 def smooth_sequence(
     energy: Given[PCEnergy],
     inference: Given[AbstractInference],
-    params: Layers,
+    params: Given[Layers],
     start: Given[ArrayLike],
     observations: Observations,
     *,
@@ -92,13 +93,13 @@ def smooth_sequence(
     The estimates of the states $z_1 \\dots z_T$, `[time, batch, ...]`.
     """
     check_type("energy", energy, PCEnergy, "jpc.PCEnergy()")
-    energy, inference = _check_methods(energy, inference)
+    energy, inference = _check_methods(energy, inference, key)
     seen = _observed("observations", observations)
     return _smooth(energy, inference, params, data("start", start), seen, key)
 
 
 def make_tpc_step(
-    params: Layers,
+    params: Given[Layers],
     optim: Given[optax.GradientTransformation],
     opt_state: PyTree,
     output: Observations,
@@ -141,7 +142,7 @@ def make_tpc_step(
       each of the energy's terms.
     - `result`, `stats`: see [`jpc.Inferred`][], `[batch, time]`.
     """
-    energy, inference = _check_methods(energy, inference)
+    energy, inference = _check_methods(energy, inference, key)
     check_state("params", optim, opt_state, params)
     seen, start = _observed("output", output), _begin(input, carry)
     state = (params, optim, opt_state)
@@ -165,8 +166,12 @@ class SequenceEnergy(AbstractNetworkEnergy):
     - `length`: the number of steps.
     """
 
-    energy: PCEnergy
-    length: int = eqx.field(static=True)
+    energy: Given[PCEnergy]
+    length: Given[int] = eqx.field(static=True)
+
+    def __check_init__(self):
+        check_type("energy", self.energy, PCEnergy, "jpc.PCEnergy()")
+        check_count("length", self.length)
 
     def network(self, params: Layers) -> Network:
         chain, last = self.energy.network(params), len(params)
@@ -303,7 +308,8 @@ def _lesson(energy: AbstractEnergy, inferred: Inferred) -> tuple[AbstractEnergy,
     return jax.tree.map(lambda x: x[0] if eqx.is_array(x) else x, lesson), nodes
 
 
-def _check_methods(energy: Any, inference: Any) -> tuple[Any, Any]:
+def _check_methods(energy: Any, inference: Any, key: Any) -> tuple[Any, Any]:
+    check_key(key)
     check_type("energy", energy, AbstractEnergy, "jpc.PCEnergy()")
     check_type("inference", inference, AbstractInference, "jpc.Equilibrium()")
     return floats_to_arrays((energy, inference))
@@ -343,10 +349,11 @@ def _begin(input: Any, carry: Any) -> Array:
     return input.fill(carry)
 
 
-def _check_shapes(params: Layers, start: Array, seen: Any) -> list[jax.ShapeDtypeStruct]:
+def _check_shapes(params: Given[Layers], start: Array, seen: Any) -> list[jax.ShapeDtypeStruct]:
     """That the layers make a state of a state, and of it what is observed; the shapes of what
     they make, for one example.
     """
+    check_model("params", params)
     if len(params) < 2:
         raise ValueError(
             f"Temporal predictive coding needs at least two layers, got {len(params)}: one that "

@@ -537,7 +537,7 @@ def test_there_is_nothing_to_record():
     ("kwargs", "message"),
     [
         (dict(chords=0, max_steps=0), "at least one chord"),
-        (dict(chords=-1), "at least one chord"),
+        (dict(chords=-1), "chords must be a whole number of at least 0"),
         (dict(shared=0), "shared must be"),
     ],
 )
@@ -573,7 +573,7 @@ def test_a_prior_of_nothing_is_none():
 def test_nothing_is_learned_from_what_is_not_finite():
     layers, nodes, clamps = pose(make_problem(sizes=(3, 4, 4, 2)))
     with pytest.raises(RuntimeError, match="What there is to learn is not finite"):
-        energy = jpc.PCEnergy(precision=[1.0, 0.0, 1.0])
+        energy = jpc.PCEnergy(precision=[1.0, jnp.array([0.0, 1.0, 1.0, 1.0]), 1.0])
         infer(jpc.Equilibrium(max_steps=0), energy, layers, nodes, clamps)
 
 
@@ -598,5 +598,5 @@ def test_chords_that_are_not_taken_are_not_counted():
 
 
 def test_a_tolerance_is_positive():
-    with pytest.raises(ValueError, match="rtol must be a positive number, got -1"):
+    with pytest.raises(ValueError, match="rtol must be a finite number above 0, got -1"):
         jpc.Equilibrium(rtol=-1)

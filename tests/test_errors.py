@@ -413,7 +413,7 @@ RECORDS = [
      VALUE, "Under jit record_every and max_t1 must be Python's numbers"),
     ("Record of nothing", jpc.Record, VALUE, "either ts, or length"),
     ("Record of both", lambda: jpc.Record(ts=jnp.ones(2), length=3), VALUE, "either ts, or"),
-    ("no steps", lambda: jpc.GradientFlow(max_steps=0), VALUE, "max_steps must be a positive"),
+    ("no steps", lambda: jpc.GradientFlow(max_steps=0), VALUE, "max_steps must be a whole"),
 ]  # fmt: skip
 
 VALUES = [

@@ -426,7 +426,7 @@ ERRORS = [
      r"a pair .*got a tuple of 3: an array \(22, 3\), .*such as \(\(x, mask\), y\)"),
     ("a dictionary", lambda: fit(data=dict(x=X, y=Y)), TypeError, "data must be a pair"),
     ("not numbers", lambda: fit(data=({"x": X, "id": np.array(["a"] * 22)}, Y)), TypeError,
-     r"data: the input\['id'\] must be an array of numbers, got array"),
+     r"data: the input\['id'\] must be an array of real numbers, got array"),
     ("a number in a tree", lambda: fit(data=(X, {"y": Y, "n": 22})), ValueError,
      r"output\['n'\] with no axis of examples, shape \(\)"),
     ("lengths in a tree", lambda: fit(data=((X, X[:5]), Y)), ValueError,

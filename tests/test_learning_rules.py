@@ -171,7 +171,7 @@ def test_each_example_has_its_own_part_of_the_last_states():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: jpc.Nudged(0.0), "beta must be a positive number"),
+        (lambda: jpc.Nudged(0.0), "beta must be a finite number above 0"),
         (lambda: jpc.Nudged(sign="negative"), r"such as Nudged\(0.1\)"),
         (lambda: jpc.Nudged(kind=cast(Any, "both")), "kind"),
         (lambda: jpc.FixedPrediction(dt=0.5), "steps=20"),

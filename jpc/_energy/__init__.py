@@ -13,8 +13,10 @@ from .loss import (
     bernoulli as bernoulli,
     cross_entropy as cross_entropy,
     huber as huber,
+    not_a_distribution as not_a_distribution,
     poisson as poisson,
     squared_error as squared_error,
+    unfit as unfit,
 )
 from .network import (
     AbstractNetworkEnergy as AbstractNetworkEnergy,

@@ -4,9 +4,11 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, PyTree
 
-from .._layer import show
+from .._clamp import check_batch
+from .._given import check_number, is_real, show
 from .._types import Clamps, Given, Nodes, Number, Scalar, Terms
 
 
@@ -47,11 +49,12 @@ class AbstractEnergy(eqx.Module):
 
     def example(self, params: PyTree, nodes: Nodes, clamps: Clamps) -> Scalar:
         """The energy of one example: the sum of its terms."""
-        return total(self.terms(params, nodes, clamps))
+        return total(_check_terms(self.terms(params, nodes, clamps)))
 
     def layerwise(self, params: PyTree, nodes: Nodes, clamps: Clamps) -> Terms:
         """The mean over the batch of each term."""
-        terms = jax.vmap(lambda n, c: self.terms(params, n, c))(nodes, clamps)
+        check_batch(nodes, clamps)
+        terms = jax.vmap(lambda n, c: _check_terms(self.terms(params, n, c)))(nodes, clamps)
         return jax.tree.map(jnp.mean, terms)
 
     def __call__(self, params: PyTree, nodes: Nodes, clamps: Clamps) -> Scalar:
@@ -76,23 +79,43 @@ class AbstractEnergy(eqx.Module):
 
     __rmul__ = __mul__
 
+    def __radd__(self, other: Any) -> "AbstractEnergy":
+        raise _no_energy(other)
+
+    __rsub__ = __radd__
+
+
+def _no_energy(given: Any) -> TypeError:
+    return TypeError(
+        f"Only energies can be added to an energy, got {show(given)}. A number multiplies it: "
+        "2.0 * energy."
+    )
+
 
 def _check_energy(energy: Any) -> AbstractEnergy:
     if not isinstance(energy, AbstractEnergy):
-        raise TypeError(
-            f"Only energies can be added to an energy, got {show(energy)}. A number multiplies "
-            "it: 2.0 * energy."
-        )
+        raise _no_energy(energy)
     return energy
+
+
+def _check_terms(terms: Any) -> Terms:
+    for path, term in jax.tree.leaves_with_path(terms):
+        if np.shape(term) != ():
+            raise ValueError(
+                f"Terms of an energy are numbers, for one example, but terms(...)"
+                f"{jax.tree_util.keystr(path)} has the shape {np.shape(term)}: sum over its units."
+            )
+    return terms
 
 
 class AddEnergy(AbstractEnergy):
     """The sum of two energies; its terms are the pair of theirs."""
 
-    first: AbstractEnergy
+    first: Given[AbstractEnergy]
     second: Given[AbstractEnergy]
 
     def __check_init__(self):
+        _check_energy(self.first)
         _check_energy(self.second)
 
     def terms(self, params: Any, nodes: Nodes, clamps: Clamps) -> Terms:
@@ -106,11 +129,13 @@ class ScaledEnergy(AbstractEnergy):
     """An energy times a number; so are its terms."""
 
     factor: Given[Number]
-    energy: AbstractEnergy
+    energy: Given[AbstractEnergy]
 
     def __check_init__(self):
-        if not (eqx.is_array_like(self.factor) and jnp.shape(self.factor) == ()):
+        if not is_real(self.factor) or np.shape(self.factor) != ():
             raise TypeError(f"Only numbers multiply an energy, got {show(self.factor)}.")
+        check_number("What multiplies an energy", self.factor)
+        _check_energy(self.energy)
 
     def terms(self, params: Any, nodes: Nodes, clamps: Clamps) -> Terms:
         scale = lambda term: self.factor * term

@@ -4,8 +4,9 @@ import jax
 from jaxtyping import Array, Bool
 
 from .._clamp import states
+from .._given import check_model, check_number, show
 from .._stack import predict
-from .._types import Clamps, Layers, Nodes, Number, Scalar
+from .._types import Clamps, Given, Layers, Nodes, Number, Scalar
 from .base import AbstractEnergy
 from .loss import squared_error
 
@@ -38,16 +39,20 @@ class BPCEnergy(AbstractEnergy):
     - `source_gradient`: $s$, from 0 to 1.
     """
 
-    forward_weight: Number = 1.0
-    backward_weight: Number = 1.0
-    source_gradient: Number = 1.0
+    forward_weight: Given[Number] = 1.0
+    backward_weight: Given[Number] = 1.0
+    source_gradient: Given[Number] = 1.0
+
+    def __check_init__(self):
+        check_number("forward_weight", self.forward_weight, least=0.0)
+        check_number("backward_weight", self.backward_weight, least=0.0)
+        check_number("source_gradient", self.source_gradient, least=0.0, most=1.0)
 
     def terms(
-        self, params: tuple[Layers, Layers], nodes: Nodes, clamps: Clamps
+        self, params: Given[tuple[Layers, Layers]], nodes: Nodes, clamps: Clamps
     ) -> tuple[list[Scalar], list[Scalar]]:
-        top_down, bottom_up = params
         z: list[Array] = states(nodes, clamps)
-        _check_depth(top_down, bottom_up, z)
+        top_down, bottom_up = _check(params, z)
         source = [self._source(state) for state in z]
         forward = _errors(top_down, source[:-1], z[1:])
         backward = _errors(bottom_up, source[1:], z[:-1])
@@ -70,10 +75,19 @@ def _errors(layers: Layers, sources: list[Array], targets: list[Array]) -> list[
     return [squared_error(z, p) for z, p in zip(targets, predictions, strict=True)]
 
 
-def _check_depth(top_down: Any, bottom_up: Any, z: Any) -> None:
+def _check(params: Any, z: list) -> tuple[Any, Any]:
+    """Two models of equally many layers, between states that are all there."""
+    if not (isinstance(params, tuple | list) and len(params) == 2):
+        raise TypeError(f"params must be a pair (top_down, bottom_up), got {show(params)}.")
+    top_down, bottom_up = params
+    check_model("top_down", top_down)
+    check_model("bottom_up", bottom_up)
     if not len(top_down) == len(bottom_up) == len(z) - 1:
         raise ValueError(
             f"The top-down model has {len(top_down)} layers, the bottom-up model "
             f"{len(bottom_up)}, and there are {len(z)} states: two models of L layers need L + 1 "
             "states, z_0 ... z_L."
         )
+    if missing := [i for i, state in enumerate(z) if state is None]:
+        raise ValueError(f"z_{missing[0]} is in neither nodes nor clamps.")
+    return top_down, bottom_up

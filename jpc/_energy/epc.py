@@ -4,7 +4,8 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from .._clamp import Masked, entry
-from .._types import Clamps, Nodes, Terms
+from .._given import check_type
+from .._types import Clamps, Given, Nodes, Terms
 from .base import AbstractEnergy
 from .network import predictions, take_apart
 from .pc import PCEnergy
@@ -29,9 +30,10 @@ class EPCEnergy(AbstractEnergy):
         penalties added or not.
     """
 
-    energy: AbstractEnergy
+    energy: Given[AbstractEnergy]
 
     def __check_init__(self):
+        check_type("energy", self.energy, AbstractEnergy, "jpc.PCEnergy()")
         take_apart(self.energy)
 
     def terms(self, params: PyTree, nodes: Nodes, clamps: Clamps) -> Terms:
@@ -80,7 +82,8 @@ class LocalEnergy(AbstractEnergy):
     arrays: PyTree
     rest: PyTree = eqx.field(static=True)
 
-    def __init__(self, energy: AbstractEnergy = PCEnergy()):
+    def __init__(self, energy: Given[AbstractEnergy] = PCEnergy()):
+        check_type("energy", energy, AbstractEnergy, "jpc.PCEnergy()")
         # Its functions are no leaves of an answer that leaves jit or vmap.
         self.arrays, self.rest = eqx.partition(energy, eqx.is_array)
 

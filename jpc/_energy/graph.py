@@ -2,10 +2,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
+import numpy as np
 
-from .._types import Loss
+from .._given import check_callable, check_type
+from .._types import Given, Loss
 from .loss import squared_error
-from .network import AbstractNetworkEnergy, Network, Node, sort
+from .network import AbstractNetworkEnergy, Network, Node, check_loss, sort
+from .pc import check_precision
 
 
 class GraphEnergy(AbstractNetworkEnergy):
@@ -38,13 +41,19 @@ class GraphEnergy(AbstractNetworkEnergy):
 
     def __init__(
         self,
-        parents: Mapping[str, Sequence[str]],
+        parents: Given[Mapping[str, Sequence[str]]],
         *,
-        loss: Mapping[str, Loss] | None = None,
-        precision: Mapping[str, Any] | None = None,
+        loss: Given[Mapping[str, Loss] | None] = None,
+        precision: Given[Mapping[str, Any] | None] = None,
     ):
+        check_type("parents", parents, Mapping, "{'y': ['x']}")
+        check_type("loss", loss or {}, Mapping, "{'y': jpc.cross_entropy}")
+        check_type("precision", precision or {}, Mapping, "{'y': 0.5}")
+        if not parents:
+            raise ValueError("parents names no state that is predicted, such as {'y': ['x']}.")
         for name, given in parents.items():
-            if isinstance(given, str) or not all(isinstance(p, str) for p in given):
+            listed = isinstance(given, Sequence) and not isinstance(given, str)
+            if not (listed and all(isinstance(p, str) for p in given)):
                 raise TypeError(
                     f"The parents of {name!r} must be a list of names, such as ['x'], got "
                     f"{given!r}."
@@ -56,6 +65,11 @@ class GraphEnergy(AbstractNetworkEnergy):
                 f"{unknown[0]!r} has a loss or a precision but is no state of the graph, which "
                 f"has {', '.join(self.names())}."
             )
+        for name, given in self.loss.items():
+            check_loss(f"The loss of {name!r}", given)
+        for name, given in self.precision.items():
+            if name in parents or np.any(given):  # A flat prior is none.
+                check_precision(f"The precision of {name!r}", given)
 
     def names(self) -> list[str]:
         """Of all states, parents first where there are no cycles."""
@@ -64,10 +78,13 @@ class GraphEnergy(AbstractNetworkEnergy):
         every = {name: () for name in inputs if name not in predicted} | predicted
         return sort(every) or list(every)
 
-    def network(self, params: dict[str, Callable]) -> Network:
+    def network(self, params: Given[dict[str, Callable]]) -> Network:
+        check_type("params", params, Mapping, "{'y': eqx.nn.Linear(...)}, by name")
         parents = dict(self.parents)
         if missing := sorted(parents.keys() - params.keys()):
             raise ValueError(f"params has no callable that predicts {missing[0]!r}.")
+        for name in parents:
+            check_callable(f"params[{name!r}]", params[name], "eqx.nn.Linear(...)")
 
         def node(name: str) -> Node:
             if name not in parents:

@@ -16,10 +16,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from .._clamp import Masked, entry, states
+from .._clamp import Masked, check_lists, entry, spell, states
+from .._given import check_callable, is_real, show
 from .._layer import apply
 from .._stack import predict
-from .._types import Clamps, Loss, Name, Nodes, Number, Scalar, Terms
+from .._types import Clamps, Given, Loss, Name, Nodes, Number, Scalar, Terms
 from .base import AbstractEnergy, AddEnergy, ScaledEnergy
 from .loss import squared_error
 
@@ -37,16 +38,26 @@ class Node(eqx.Module):
     - `loss`: of the target and its prediction, where the state is given. A loss other than the
         squared error must be convex in the prediction for [`jpc.Equilibrium`][].
     - `precision`: $p$, a number, or with the squared error an array of the state's shape, one for
-        each unit. With 0 (and no `fn`) the state has a flat prior.
+        each unit. With 0 (and no `fn`) the state has a flat prior. A negative one, which an
+        energy's constructor refuses, is taken as it is here: nudging needs it.
     - `learned`: whether the precision is learned, so that its log-determinant counts too:
         $-\frac{1}{2} \sum_i \log p_i$.
     """
 
-    fn: Callable | None = None
-    parents: tuple[Name, ...] = eqx.field(static=True, default=())
-    loss: Loss = squared_error
-    precision: Number | Float[Array, "..."] = 1.0
+    fn: Given[Callable | None] = None
+    parents: Given[tuple[Name, ...]] = eqx.field(static=True, default=())
+    loss: Given[Loss] = squared_error
+    precision: Given[Number | Float[Array, "..."]] = 1.0
     learned: bool = eqx.field(static=True, default=False)
+
+    def __check_init__(self):
+        if self.fn is not None:
+            check_callable("fn", self.fn, "eqx.nn.Linear(...), or None")
+        if not isinstance(self.parents, tuple):
+            raise TypeError(f"parents must be a tuple of names, got {show(self.parents)}.")
+        check_loss("loss", self.loss)
+        if not is_real(self.precision):
+            raise TypeError(f"precision must be a number or an array, got {show(self.precision)}.")
 
     def predict(self, z: dict[Name, Array]) -> Array | None:
         """Its prediction by the states of its parents."""
@@ -102,7 +113,7 @@ class Node(eqx.Module):
         self.check_precision(prediction.shape)
         shape = jnp.shape(self.precision)
         if shape == ():
-            return self.precision * loss(target, prediction)
+            return self.precision * _cost(loss, target, prediction)
         if loss is not squared_error:
             raise ValueError(
                 "Precisions of each unit are for the squared error: with another loss give a "
@@ -117,6 +128,36 @@ class Node(eqx.Module):
             raise ValueError("A precision is learned of a squared error, not of another loss.")
         logs = jnp.broadcast_to(jnp.log(self.precision), like.shape)
         return -0.5 * jnp.sum(jnp.where(counted, logs, 0))
+
+
+def check_loss(name: str, loss: Any) -> None:
+    check_callable(name, loss, "jpc.squared_error or jpc.cross_entropy")
+
+
+def _cost(loss: Loss, target: Array, prediction: Array) -> Scalar:
+    """A loss of one example, which must be a number."""
+    try:
+        cost = loss(target, prediction)
+    except TypeError as error:
+        why = str(error).partition("\n")[0]
+        raise TypeError(f"The loss cannot take a target and its prediction: {why}") from error
+    if not is_real(cost) or jnp.shape(cost) != ():
+        got = f"an array of shape {jnp.shape(cost)}" if is_real(cost) else show(cost)
+        raise ValueError(
+            f"The loss of one example must be a number, got {got}: sum over its units."
+        )
+    return cost
+
+
+def check_shape(name: Name, state: Any, prediction: Any) -> None:
+    """That a state, if it is known, has the shape of its prediction."""
+    if not isinstance(prediction, jax.Array):
+        raise TypeError(f"What predicts {spell(name)} must make an array, got {show(prediction)}.")
+    if state is not None and jnp.shape(state) != prediction.shape:
+        raise ValueError(
+            f"{spell(name)} has the shape {jnp.shape(state)} for one example, but what predicts "
+            f"it makes {prediction.shape}."
+        )
 
 
 Network = dict[Name, Node]
@@ -167,8 +208,10 @@ def predictions(network: Network, z: Any, *, compared: bool) -> dict[Name, Array
     named = {name: node for name, node in network.items() if node.fn is not None}
     inputs = [tuple(z[parent] for parent in node.parents) for node in named.values()]
     fns = [node.fn for node in named.values() if node.fn is not None]
-    predicted = predict(fns, inputs, compared=compared)
-    return dict(zip(named, predicted, strict=True))
+    predicted = dict(zip(named, predict(fns, inputs, compared=compared), strict=True))
+    for name, prediction in predicted.items():
+        check_shape(name, entry(z, name), prediction)
+    return predicted
 
 
 class Parts(eqx.Module):
@@ -245,8 +288,9 @@ def _join(name: Name, one: Node, other: Node) -> Node:
     return predicted
 
 
-def check_states(network: Network, nodes: Nodes, clamps: Clamps) -> None:
+def check_states(network: Network, nodes: Any, clamps: Any) -> None:
     """That every state is inferred or given, and only those that are given in part are both."""
+    check_lists(nodes, clamps)
     for name in network:
         free, given = entry(nodes, name), entry(clamps, name)
         if free is None and given is None:

@@ -2,11 +2,14 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from .._types import Layers, Loss, Number
+from .._given import check_model, check_number, is_real, show
+from .._types import Given, Layers, Loss, Number
 from .loss import squared_error
-from .network import AbstractNetworkEnergy, Network, Node
+from .network import AbstractNetworkEnergy, Network, Node, check_loss
 
 Precision = Number | Float[Array, "..."]
 
@@ -25,8 +28,19 @@ class PCEnergy(AbstractNetworkEnergy):
         number, or an array of the shape of $z_\ell$, which then counts inside the sum.
     """
 
-    loss: Loss = squared_error
-    precision: Precision | Sequence[Precision] = 1.0
+    loss: Given[Loss] = squared_error
+    precision: Given[Precision | Sequence[Precision]] = 1.0
+
+    def __check_init__(self):
+        check_loss("loss", self.loss)
+        given: Any = self.precision
+        if isinstance(given, str) or not (isinstance(given, Sequence) or np.ndim(given)):
+            check_precision("precision", given)
+            return
+        if not len(given):
+            raise ValueError("precision has no entries: give one number, or one per layer.")
+        for i, precision in enumerate(given):
+            check_precision(f"precision[{i}]", precision)
 
     def precisions(self, depth: int) -> Sequence[Precision]:
         """The precision of each layer of a chain of that depth."""
@@ -40,8 +54,26 @@ class PCEnergy(AbstractNetworkEnergy):
             )
         return precisions
 
-    def network(self, params: Layers) -> Network:
+    def network(self, params: Given[Layers]) -> Network:
+        check_model("params", params)
         return chain(params, self.precisions(len(params)), self.loss)
+
+
+def check_precision(name: str, value: Any) -> None:
+    """That it is a positive number, or for each unit one that is not negative."""
+    hint = (
+        " Without a precision a state costs nothing, and with less than none the energy has no "
+        "minimum: an energy is taken away by a negative number, -1.0 * energy."
+    )
+    if not is_real(value) or np.ndim(value) == 0:
+        check_number(name, value, above=0.0, hint=hint)
+    elif not isinstance(value, Tracer):
+        known = np.asarray(value)
+        if not (np.isfinite(known).all() and (known >= 0).all() and known.any()):
+            raise ValueError(
+                f"{name} must be finite numbers, not below 0 and not all 0, got {show(known)}."
+                f"{hint}"
+            )
 
 
 def chain(

@@ -1,11 +1,13 @@
 from collections.abc import Iterable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from .._clamp import inferred
-from .._types import Clamps, Name, Nodes, Number, Scalar
+from .._given import check_number, check_type
+from .._types import Clamps, Given, Name, Nodes, Number, Scalar
 from .base import AbstractEnergy
 from .network import AbstractNetworkEnergy, AbstractPenalty, Network, Node
 
@@ -24,10 +26,18 @@ def _total(scalars: Iterable[Scalar]) -> Scalar:
     return sum(scalars, start=jnp.asarray(0.0))
 
 
+def _check_coefficient(penalty: Any) -> None:
+    hint = " With less than none an energy has no minimum; to take a penalty away, subtract it."
+    check_number("coefficient", penalty.coefficient, least=0.0, hint=hint)
+
+
 class WeightDecay(AbstractPenalty):
     r"""$\frac{c}{2} \sum_\ell \lVert W_\ell \rVert^2$ over the weights of every layer."""
 
-    coefficient: Number
+    coefficient: Given[Number]
+
+    def __check_init__(self):
+        _check_coefficient(self)
 
     def penalty(self, params: PyTree) -> Scalar:
         return 0.5 * self.coefficient * _total(jnp.sum(w**2) for w in _weights(params))
@@ -38,7 +48,10 @@ class SpectralPenalty(AbstractPenalty):
     layer; those with more than two axes as matrices with their first axis as rows.
     """
 
-    coefficient: Number
+    coefficient: Given[Number]
+
+    def __check_init__(self):
+        _check_coefficient(self)
 
     def penalty(self, params: PyTree) -> Scalar:
         matrices = [w.reshape(w.shape[0], -1) for w in _weights(params)]
@@ -49,7 +62,10 @@ class SpectralPenalty(AbstractPenalty):
 class ActivityDecay(AbstractEnergy):
     r"""$\frac{c}{2} \sum_\ell \lVert z_\ell \rVert^2$ over the states that are inferred."""
 
-    coefficient: Number
+    coefficient: Given[Number]
+
+    def __check_init__(self):
+        _check_coefficient(self)
 
     def terms(self, params: PyTree, nodes: Nodes, clamps: Clamps) -> Scalar:
         del params
@@ -66,8 +82,12 @@ class GaussianPrior(AbstractNetworkEnergy):
     - `node`: the name of another state, one that nothing predicts.
     """
 
-    coefficient: Number
-    node: Name = 0
+    coefficient: Given[Number]
+    node: Given[Name] = 0
+
+    def __check_init__(self):
+        _check_coefficient(self)
+        check_type("node", self.node, Name, "0, or the name of a state")
 
     def network(self, params: PyTree) -> Network:
         del params

@@ -2,11 +2,14 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jaxtyping import Array, Float
 
+from .._given import check_callable, check_model, show
 from .._layer import Layer
-from .._types import Layers
+from .._types import Given, Layers
 from .network import AbstractNetworkEnergy, Network
 from .pc import chain
 
@@ -21,8 +24,19 @@ class Precise(eqx.Module):
         one for each unit. It is learned.
     """
 
-    fn: Callable
-    log_precision: Float[Array, "..."]
+    fn: Given[Callable]
+    log_precision: Given[Float[Array, "..."]]
+
+    def __check_init__(self):
+        check_callable("fn", self.fn, "eqx.nn.Linear(...)")
+        log = self.log_precision
+        if not (isinstance(log, jax.Array) and jnp.issubdtype(log.dtype, jnp.floating)):
+            raise TypeError(
+                "log_precision must be an array of floats, such as jnp.zeros(()), got "
+                f"{show(log)}."
+            )
+        if not isinstance(log, Tracer) and not jnp.isfinite(log).all():
+            raise ValueError(f"log_precision must be finite, got {show(log)}.")
 
     def __call__(self, z: Array) -> Array:
         return self.fn(z)
@@ -40,7 +54,8 @@ class PrecisionEnergy(AbstractNetworkEnergy):
     bound: leave those at 1, or hold them by a penalty.
     """
 
-    def network(self, params: Layers) -> Network:
+    def network(self, params: Given[Layers]) -> Network:
+        check_model("params", params)
         logs = [_log_precision(layer) for layer in params]
         precisions = [1.0 if log is None else jnp.exp(log) for log in logs]
         return chain(params, precisions, learned=[log is not None for log in logs])

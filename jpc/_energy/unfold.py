@@ -19,7 +19,7 @@ from .._clamp import Masked, entry, inferred, states
 from .._types import Clamps, Name, Nodes, Scalar
 from .base import total
 from .loss import squared_error
-from .network import Network, check_order, check_states, costs, predictions
+from .network import Network, check_order, check_shape, check_states, costs, predictions
 
 
 class Unfolded(eqx.Module):
@@ -68,6 +68,8 @@ class Unfolded(eqx.Module):
         for name in self.names:
             prediction = self.network[name].predict(z)
             if prediction is not None:
+                whole = given[name].value if isinstance(given[name], Masked) else given[name]
+                check_shape(name, v.get(name, whole), prediction)
                 predicted[name] = prediction
             if name not in v:
                 z[name] = given[name]

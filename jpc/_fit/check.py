@@ -1,4 +1,5 @@
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -6,6 +7,7 @@ import jax
 from jax.extend.core import ClosedJaxpr
 from jaxtyping import PRNGKeyArray, PyTree
 
+from .._given import check_callable, show
 from .loop import Recipe, measure
 
 _CONSTANTS = bool | int | float | complex | str
@@ -31,12 +33,39 @@ def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | No
     return None
 
 
+def check_hooks(step: Any, **others: Any) -> None:
+    """That they are functions, or `None` where they may be left out."""
+    check_callable("step", step, "jpc.make_pc_step")
+    for name, given in others.items():
+        if given is not None:
+            check_callable(name, given, f"def {name}(...)")
+
+
+def check_listed(name: str, given: Any, kind: Any, example: str) -> None:
+    listed = isinstance(given, Sequence) and not isinstance(given, str)
+    if not (listed and all(isinstance(entry, kind) for entry in given)):
+        raise TypeError(f"{name} must be a list or a tuple like {example}, got {show(given)}.")
+
+
+def _check_takes(name: str, fn: Callable, state: Mapping[str, Any]) -> None:
+    """That it can be called with a state and a batch."""
+    names = [*state, "output", "input", "key"]
+    try:
+        inspect.signature(fn).bind(**dict.fromkeys(names))
+    except TypeError as error:
+        call = ", ".join(f"{each}=..." for each in names)
+        raise TypeError(f"fit calls {name}({call}), which it does not take: {error}.") from None
+    except ValueError:  # One that has no signature.
+        return
+
+
 def check_step(
     recipe: Recipe, state: PyTree, batch: PyTree, key: PRNGKeyArray
 ) -> tuple[PyTree, ClosedJaxpr]:
     """Refuses a step that does not have the shape of one, before it is compiled; returns the
     shapes of its metrics, and its program.
     """
+    _check_takes("step", recipe.fn, recipe.rest)
     result, program = _trace(recipe, state, batch, key)
     if not isinstance(result, Mapping):
         raise TypeError(f"A step returns a dictionary, but this one a {type(result).__name__}.")
@@ -54,6 +83,12 @@ def check_step(
         )
     if unknown := [name for name in recipe.metrics if name not in result]:
         raise ValueError(f"metrics has {', '.join(unknown)}, but a step returns {listed}.")
+    for name in recipe.metrics:
+        if not all(isinstance(x, _ARRAYS | int | float) for x in jax.tree.leaves(result[name])):
+            raise TypeError(
+                f"metrics has {name}, which is not made of arrays and numbers, so that it has no "
+                "mean over an epoch."
+            )
     return eqx.filter_eval_shape(measure, recipe.metrics, result), program
 
 
@@ -67,6 +102,7 @@ def check_evaluation(recipe: Recipe, state: PyTree, batch: PyTree) -> tuple[PyTr
     """Refuses a way to evaluate that does not say metrics of one example, before training;
     returns their shapes, and its program.
     """
+    _check_takes("evaluate", recipe.fn, recipe.rest)
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype), batch)
     result, program = _trace(recipe, state, one, jax.random.key(0))
     leaves = jax.tree.leaves(result)

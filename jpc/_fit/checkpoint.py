@@ -17,12 +17,13 @@ import jax
 from jaxtyping import PyTree
 
 from .._claim import InUseError, hold, is_held
-from .._layer import check_sizes
+from .._given import check_number, check_sizes
 from .._types import Given
 from .check import describe
 from .devices import Devices
 from .differ import OtherRunError, differ_in_identity, differ_in_settings
 from .fingerprint import digest_arrays
+from .folder import check_folder
 from .loop import Carry
 from .save import AbstractSaver
 from .snapshot import Snapshot
@@ -63,14 +64,16 @@ class Checkpoints(eqx.Module):
     directory: Given[str | os.PathLike]
     resume: Given[bool | Literal["anyway"]] = False
     every: Given[int] = 1
-    seconds: float = 600.0
+    seconds: Given[float] = 600.0
     keep: Given[int] = 3
     config: Any = None
 
     def __check_init__(self):
+        check_folder("directory", self.directory)
         check_sizes(every=self.every, keep=self.keep)
         if self.resume not in (False, True, "anyway", READ):
             raise ValueError(f"resume must be True, False or 'anyway', got {self.resume!r}.")
+        check_number("seconds", self.seconds, least=0.0)
         try:
             json.dumps(self.config)
         except TypeError as error:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
-from .._layer import show
+from .._given import show
 from .devices import Devices
 from .fingerprint import Digests, digest_arrays
 from .loop import Carry, Pair, Recipe, group_size, in_order, score, score_batch, train, train_batch
@@ -172,7 +172,7 @@ def choose_data(
             f"{name} must be a pair (input, output), got {describe(given)}. What else belongs to "
             "an example goes into one of the two as a tree, such as ((x, mask), y)."
         )
-    if isinstance(given, dict) or not (callable(given) or isinstance(given, Iterable)):
+    if isinstance(given, dict | str) or not (callable(given) or isinstance(given, Iterable)):
         raise TypeError(
             f"{name} must be a pair of arrays (input, output), or of trees of them, or something "
             f"that gives such batches whenever it is iterated over, got {show(given)}."

@@ -12,14 +12,15 @@ from jax.sharding import Mesh
 from jaxtyping import PRNGKeyArray, PyTree
 
 from .._evaluate import test_discriminative_pc
-from .._layer import check_sizes, show, split_key
+from .._given import check_count, check_flags, check_sizes, check_type, show, split_key
 from .._options import Options
 from .._types import Given, Scalar
-from .check import check_evaluation, check_step, scalars
+from .check import check_evaluation, check_hooks, check_listed, check_step, scalars
 from .checkpoint import Checkpoints, Saver
 from .data import choose_data
 from .devices import Devices, Rule, choose_devices
 from .fingerprint import digest_arrays, digest_program, made_with
+from .folder import check_folder
 from .loop import Carry, Recipe, in_order, shuffled, zeros
 from .progress import Record, choose_progress
 from .report import choose_report
@@ -47,26 +48,26 @@ class Fitted(NamedTuple):
 
 
 def fit(
-    step: Callable[..., Mapping[str, Any]],
+    step: Given[Callable[..., Mapping[str, Any]]],
     state: Given[Mapping[str, Any]],
     data: Any,
     *,
     epochs: Given[int],
     batch_size: Given[int],
     key: Given[PRNGKeyArray],
-    metrics: Sequence[str] = ("loss",),
+    metrics: Given[Sequence[str]] = ("loss",),
     classes: Given[int | None] = None,
-    shuffle: bool = True,
+    shuffle: Given[bool] = True,
     test: Any = None,
     validation: Any = None,
-    evaluate: Callable[..., Mapping[str, Any]] | None = None,
-    inspect: Callable[..., Mapping[str, Any]] | None = None,
-    stop: EarlyStopping | None = None,
-    callbacks: Sequence[Callable[[Record], Any]] = (),
-    progress: bool = True,
-    pace: Callable[[float], Any] | None = None,
-    checkpoints: Checkpoints | None = None,
-    report: str | os.PathLike | None = None,
+    evaluate: Given[Callable[..., Mapping[str, Any]] | None] = None,
+    inspect: Given[Callable[..., Mapping[str, Any]] | None] = None,
+    stop: Given[EarlyStopping | None] = None,
+    callbacks: Given[Sequence[Callable[[Record], Any]]] = (),
+    progress: Given[bool] = True,
+    pace: Given[Callable[[float], Any] | None] = None,
+    checkpoints: Given[Checkpoints | None] = None,
+    report: Given[str | os.PathLike | None] = None,
     mesh: Given[Mesh | None] = None,
     sharding: Given[Rule | None] = None,
 ) -> Fitted:
@@ -133,6 +134,13 @@ def fit(
     A [`jpc.Fitted`][], with the new `state` and the `history`.
     """
     check_sizes(epochs=epochs, batch_size=batch_size)
+    check_count("classes", classes, none=True)
+    check_flags(shuffle=shuffle, progress=progress)
+    check_type("stop", stop, EarlyStopping | None, 'jpc.EarlyStopping("test_loss")')
+    check_type("checkpoints", checkpoints, Checkpoints | None, 'jpc.Checkpoints("runs/1")')
+    check_hooks(step, evaluate=evaluate, inspect=inspect, pace=pace, sharding=sharding)
+    check_listed("metrics", metrics, str, '("loss",)')
+    check_listed("callbacks", callbacks, Callable, "(print,)")
     keys = tuple(split_key(key, 3))
     devices = choose_devices(mesh, sharding)
     devices.check(batch_size)
@@ -140,6 +148,7 @@ def fit(
     source = choose_data("data", data, batch_size, (classes, classes), devices, order)
     if source.steps == 0:
         raise ValueError(f"batch_size={batch_size}, but data has {source.examples} examples.")
+    folder = check_folder("report", report, none=True)
     with contextlib.closing(choose_progress(progress, epochs, source.steps)) as shown:
         shown.compile(FIRST)
         arrays, rest = _split(state)
@@ -147,7 +156,8 @@ def fit(
         sums, program = check_step(recipe, arrays, source.shapes, keys[0])
         tester = _choose_test(test, evaluate, recipe, arrays)
         if validation is not None:
-            tester = Validated(tester, _choose_test(validation, evaluate, recipe, arrays))
+            other = _choose_test(validation, evaluate, recipe, arrays, "validation")
+            tester = Validated(tester, other)
         looker = _look_at_nothing if inspect is None else inspect
         if stop is not None:
             stop.check([*scalars(sums), *tester.names])
@@ -165,7 +175,7 @@ def fit(
             shown.begin(snapshot.total)
             resumed = checkpoints is not None and checkpoints.resume
             journal = stack.enter_context(
-                choose_report(report, epochs, snapshot.history if resumed else None)
+                choose_report(folder, epochs, snapshot.history if resumed else None)
             )
             callbacks = (*callbacks, journal.note)
             how = (tester, looker, stop, callbacks, saver, shown, Pace(pace))
@@ -188,15 +198,17 @@ def _split(state: Any) -> tuple[PyTree, PyTree]:
     return eqx.partition(jax.tree.map(to_jax, dict(state)), eqx.is_array)
 
 
-def _choose_test(test: Any, evaluate: Any, recipe: Recipe, state: PyTree) -> AbstractTest:
+def _choose_test(
+    test: Any, evaluate: Any, recipe: Recipe, state: PyTree, name: str = "test"
+) -> AbstractTest:
     if (test is None) != (evaluate is None):
         raise ValueError(
-            "test is what to evaluate, (input, output), and evaluate how, such as "
+            f"{name} is what to evaluate, (input, output), and evaluate how, such as "
             "jpc.evaluate_discriminative: give both of them, or neither."
         )
     if test is None:
         return NoTest()
-    source = choose_data("test", test, recipe.batch_size, recipe.classes, recipe.devices)
+    source = choose_data(name, test, recipe.batch_size, recipe.classes, recipe.devices)
     recipe = Recipe(evaluate, recipe.rest, (), source.classes, recipe.batch_size, recipe.devices)
     result, program = check_evaluation(recipe, state, source.shapes)
     return Test(source, recipe, program, tuple(f"test_{name}" for name in scalars(result)))

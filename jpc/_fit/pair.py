@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._layer import show
+from .._given import is_real, show
 from .loop import Pair
 
 Classes = tuple[int | None, int | None]
@@ -50,13 +50,13 @@ def _read(name: str, side: Any) -> Any:
 
 
 def _to_array(name: str, given: Any) -> Any:
-    if isinstance(given, jax.Array):
+    if isinstance(given, jax.Array) and not jnp.iscomplexobj(given):
         return given
     with contextlib.suppress(ValueError):  # Of rows of different lengths.
         array = np.asarray(given)
-        if jnp.issubdtype(array.dtype, np.number) or array.dtype == bool:
+        if is_real(array) or array.dtype == bool:
             return array
-    raise TypeError(f"{name} must be an array of numbers, got {show(given)}.")
+    raise TypeError(f"{name} must be an array of real numbers, got {show(given)}.")
 
 
 def _is_array(x: Any) -> bool:

@@ -187,10 +187,14 @@ class Run:
         if not now.step:
             raise ValueError("The iterator gave no batch of batch_size examples in this epoch.")
         metrics = jax.tree.map(lambda x: x / now.step, sums)
+        _check_loss(metrics, now.epoch)
         self._compile("the test")
         metrics |= self.test(state, self._keys(now.epoch)[2])
         self._compile("the diagnosis")
-        metrics = plain(metrics | dict(self.inspect(**eqx.combine(state, self.recipe.rest))))
+        seen = self.inspect(**eqx.combine(state, self.recipe.rest))
+        if not isinstance(seen, Mapping):
+            raise TypeError(f"inspect must return a dictionary, got a {type(seen).__name__}.")
+        metrics = plain(metrics | dict(seen))
         record = dict(epoch=now.epoch + 1, step=now.total, **watch.read(), **metrics)
         history = (*now.history, record)
         best = now.best
@@ -203,6 +207,17 @@ class Run:
         """Those of the order of an epoch, of its steps, and of the test after it."""
         put = self.recipe.devices.put
         return tuple(put(jr.fold_in(key, epoch)) for key in self.keys)
+
+
+_COSTS = ("loss", "losses", "energy", "energies")  # There is nothing to descend in a NaN.
+
+
+def _check_loss(metrics: dict[str, PyTree], epoch: int) -> None:
+    for name in (name for name in _COSTS if name in metrics):
+        if not all(np.isfinite(x).all() for x in jax.tree.leaves(metrics[name])):
+            raise RuntimeError(
+                f"{name} is not finite (NaN or infinity) in epoch {epoch + 1}. {REMEDY}"
+            )
 
 
 def not_finite(state: PyTree, good: np.ndarray, now: Snapshot) -> RuntimeError:

@@ -3,6 +3,8 @@ from collections.abc import Sequence
 
 import equinox as eqx
 
+from .._given import check_count, check_flags, check_number, check_type
+from .._types import Given
 from .progress import Record
 
 
@@ -17,10 +19,16 @@ class EarlyStopping(eqx.Module):
     - `min_delta`: by how much something better must be better.
     """
 
-    metric: str = "test_loss"
-    patience: int = 3
-    minimise: bool = True
-    min_delta: float = 0.0
+    metric: Given[str] = "test_loss"
+    patience: Given[int] = 3
+    minimise: Given[bool] = True
+    min_delta: Given[float] = 0.0
+
+    def __check_init__(self):
+        check_type("metric", self.metric, str, "'test_loss'")
+        check_count("patience", self.patience)
+        check_flags(minimise=self.minimise)
+        check_number("min_delta", self.min_delta, least=0.0)
 
     def check(self, names: Sequence[str]) -> None:
         """Refuses a metric that the history will not have as a number."""

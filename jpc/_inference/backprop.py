@@ -7,8 +7,9 @@ from jaxtyping import Array
 
 from .._clamp import Masked, inferred, states
 from .._energy import Unfolded, predictions
-from .._types import Name, Number
-from .base import RESULTS, AbstractInference, check_positive, judge, method
+from .._given import check_count, check_number
+from .._types import Given, Name, Number
+from .base import RESULTS, AbstractInference, judge, method
 from .chords import add
 from .forward import Forward, backward
 
@@ -57,17 +58,16 @@ class FixedPrediction(AbstractInference):
         layers learn nothing yet.
     """
 
-    steps: int | None = eqx.field(static=True, default=None)
-    dt: Number = 1.0
+    steps: Given[int | None] = eqx.field(static=True, default=None)
+    dt: Given[Number] = 1.0
 
     def __check_init__(self):
-        check_positive("dt", self.dt)
+        check_number("dt", self.dt, above=0.0, most=2.0)
+        check_count("steps", self.steps, none=True)
         if self.steps is None and isinstance(self.dt, float) and self.dt != 1:
             raise ValueError(
                 f"dt is of a number of steps: FixedPrediction(steps=20, dt={self.dt})"
             )
-        if self.steps is not None and self.steps < 1:
-            raise ValueError(f"steps must be at least 1, or None: got {self.steps}.")
 
     @method
     def __call__(self, energy, params, nodes, clamps, *, record=None, key=None):

@@ -6,13 +6,30 @@ from typing import Any, TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from .._checks import checked_jit, raise_if_failed, raise_if_not_finite
-from .._energy import AbstractEnergy
+from .._clamp import check_problem, spell
+from .._energy import AbstractEnergy, take_apart
+from .._given import (
+    check_callable,
+    check_count,
+    check_key,
+    check_number,
+    check_type,
+    is_real,
+    show,
+)
 from .._metrics import tree_norm
 from .._numbers import floats_to_arrays
-from .._types import Clamps, Nodes, Terms
+from .._types import Clamps, Given, Nodes, Terms
+
+NEEDS_KEY = (
+    "give a key, to the method itself, to jpc.make_pc_step or to jpc.make_step. (Calls without a "
+    "step, such as jpc.solve_inference, take none.)"
+)
 
 _Call = TypeVar("_Call", bound=Callable)
 
@@ -59,13 +76,27 @@ class Record(eqx.Module):
         steps. More steps are not taken.
     """
 
-    fn: Callable[[PyTree, Nodes, Clamps], PyTree] = keep_nodes
-    ts: Float[Array, " times"] | None = None
-    length: int | None = eqx.field(static=True, default=None)
+    fn: Given[Callable[[PyTree, Nodes, Clamps], PyTree]] = keep_nodes
+    ts: Given[Float[Array, " times"] | None] = None
+    length: Given[int | None] = eqx.field(static=True, default=None)
 
     def __check_init__(self):
         if (self.ts is None) == (self.length is None):
             raise ValueError("Record needs either ts, or length to keep every step.")
+        check_callable("fn", self.fn, "energy.terms")
+        check_count("length", self.length, none=True)
+        if self.ts is not None:
+            _check_times(self.ts)
+
+
+def _check_times(ts: Any) -> None:
+    array = isinstance(ts, jax.Array | np.ndarray) and is_real(ts)
+    if not (array and ts.ndim == 1 and ts.size):
+        raise TypeError(f"ts must be an array of times, such as jnp.arange(10.0), got {show(ts)}.")
+    if not isinstance(ts, Tracer):
+        times = np.asarray(ts)
+        if not (np.isfinite(times).all() and times[0] >= 0 and (np.diff(times) > 0).all()):
+            raise ValueError(f"ts must be finite times from 0 on, in order, got {show(times)}.")
 
 
 class Trajectory(eqx.Module):
@@ -144,13 +175,37 @@ def method(call: _Call) -> _Call:
     """A method's `__call__`, compiled and with its checks. The numbers of the method and of the
     energy are traced, so that other ones do not compile another program.
     """
-    compiled = checked_jit(call)
+
+    @checked_jit
+    @ft.wraps(call)
+    def compiled(self, energy, params, nodes, clamps, **named):
+        _check_known(energy, params, nodes, clamps)
+        return call(self, energy, params, nodes, clamps, **named)
 
     def made(self, energy, params, nodes, clamps, *, record=None, key=None):
+        check_type("energy", energy, AbstractEnergy, "jpc.PCEnergy()")
+        check_type("record", record, Record | None, "jpc.Record(length=20), or None")
+        check_key(key)
+        check_problem(nodes, clamps)
         self, energy = floats_to_arrays((self, energy))
         return compiled(self, energy, params, nodes, clamps, record=record, key=key)
 
     return ft.wraps(call)(made)  # pyright: ignore[reportReturnType]
+
+
+def _check_known(energy: AbstractEnergy, params: PyTree, nodes: Any, clamps: Any) -> None:
+    """That there are no states beyond those of the network, if the energy says what that is."""
+    try:
+        network = take_apart(energy).network(params)
+    except TypeError:  # One that does not say, or of which no method could ask for it.
+        return
+    named = [*{**nodes, **clamps}] if isinstance(nodes, dict) else [*range(len(nodes))]
+    unknown = [name for name in named if name not in network]
+    if unknown and network.keys() <= {*named}:
+        raise ValueError(
+            f"There is {spell(unknown[0])} among the nodes and clamps, but the network has only "
+            f"{', '.join(map(spell, network))}."
+        )
 
 
 def as_precise(state: PyTree, times: Any) -> Any:
@@ -159,10 +214,24 @@ def as_precise(state: PyTree, times: Any) -> Any:
     return None if times is None else jnp.asarray(times, precision)
 
 
-def check_positive(name: str, value: Any) -> None:
-    """Refuses what is known to be no positive number."""
-    if isinstance(value, str) or (isinstance(value, int | float) and not value > 0):
-        raise ValueError(f"{name} must be a positive number, got {value!r}.")
+def check_positive(name: str, value: Any, *, none: bool = False) -> None:
+    """That it is a positive number, or `None` where that means something."""
+    if not (none and value is None):
+        check_number(name, value, above=0.0)
+
+
+def check_matrix(matrix: PyTree, share: Callable[[], PyTree]) -> PyTree:
+    """A matrix that is known, if it is like the one of this problem."""
+    own = jax.eval_shape(share)
+    shapes = lambda tree: [jnp.shape(leaf) for leaf in jax.tree.leaves(tree)]
+    same = jax.tree.structure(matrix) == jax.tree.structure(own)
+    if not same or shapes(matrix) != shapes(own):
+        got = shapes(matrix) if eqx.filter(matrix, eqx.is_array) is not None else show(matrix)
+        raise ValueError(
+            f"matrix is of another problem: this one's has the shapes {shapes(own)}, got {got}. "
+            "Make it with .prepare(energy, params, nodes, clamps) of a batch like this one."
+        )
+    return matrix
 
 
 def examples(

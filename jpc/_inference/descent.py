@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import optax
 
 from .._closures import by_contents
+from .._given import check_count, check_flags, is_real, show
 from .._metrics import tree_norm
-from .._types import Nodes, Number, Scalar
+from .._types import Given, Nodes, Number, Scalar
 from .base import RESULTS, AbstractInference, Trajectory, check_positive, finish, method
 
 
@@ -28,20 +29,22 @@ class Descent(AbstractInference):
     """
 
     optim: Any = eqx.field(converter=by_contents)
-    steps: int = eqx.field(static=True, default=20)
-    rtol: Number | None = None
-    throw: bool = eqx.field(static=True, default=True)
+    steps: Given[int] = eqx.field(static=True, default=20)
+    rtol: Given[Number | None] = None
+    throw: Given[bool] = eqx.field(static=True, default=True)
 
     def __check_init__(self):
-        number = eqx.is_array_like(self.optim) and jnp.shape(self.optim) == ()
+        number = is_real(self.optim) and jnp.shape(self.optim) == ()
         if not (number or isinstance(self.optim, optax.GradientTransformation)):
             raise TypeError(
                 "Descent needs a step size, such as 0.1, or an Optax optimiser, such as "
-                f"optax.adam(0.1): got {self.optim!r}."
+                f"optax.adam(0.1): got {show(self.optim)}."
             )
-        check_positive("The step size", self.optim)
-        if self.steps < 1:
-            raise ValueError(f"Descent needs at least one step, got steps={self.steps}.")
+        if number:
+            check_positive("The step size", self.optim)
+        check_count("steps", self.steps)
+        check_positive("rtol", self.rtol, none=True)
+        check_flags(throw=self.throw)
 
     @method
     def __call__(self, energy, params, nodes, clamps, *, record=None, key=None):

@@ -10,15 +10,17 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
 from .._checks import raise_if_not_finite
-from .._clamp import like
+from .._clamp import check_problem, like
 from .._device import accelerated
 from .._energy import EPCEnergy, LocalEnergy, Parts, Unfolded, take_apart
+from .._given import check_count, check_flags
 from .._metrics import tree_norm
 from .._solve import solve
-from .._types import Number
+from .._types import Given, Number
 from .base import (
     AbstractInference,
     Inferred,
+    check_matrix,
     check_positive,
     conclude,
     gradient_norm,
@@ -68,20 +70,22 @@ class Equilibrium(AbstractInference):
     - `matrix`: what is shared, if it is known, as in what [`jpc.Equilibrium.prepare`][] returns.
     """
 
-    rtol: Number = 1e-2
-    chords: int = eqx.field(static=True, default=5)
-    shared: int | None = eqx.field(static=True, default=4)
-    max_steps: int = eqx.field(static=True, default=200)
-    dense: int = eqx.field(static=True, default=32)
-    throw: bool = eqx.field(static=True, default=True)
+    rtol: Given[Number] = 1e-2
+    chords: Given[int] = eqx.field(static=True, default=5)
+    shared: Given[int | None] = eqx.field(static=True, default=4)
+    max_steps: Given[int] = eqx.field(static=True, default=200)
+    dense: Given[int] = eqx.field(static=True, default=32)
+    throw: Given[bool] = eqx.field(static=True, default=True)
     matrix: PyTree = None
 
     def __check_init__(self):
-        if self.chords < 0 or self.max_steps < 0 or self.chords + self.max_steps == 0:
-            raise ValueError("Equilibrium needs at least one chord or step.")
         check_positive("rtol", self.rtol)
-        if self.shared is not None and self.shared < 1:
-            raise ValueError(f"shared must be at least one example, or None: got {self.shared}.")
+        for name in ("chords", "max_steps", "dense"):
+            check_count(name, getattr(self, name), least=0)
+        if self.chords + self.max_steps == 0:
+            raise ValueError("Equilibrium needs at least one chord or step.")
+        check_count("shared", self.shared, none=True)
+        check_flags(throw=self.throw)
 
     @method
     def __call__(self, energy, params, nodes, clamps, *, record=None, key=None):
@@ -126,6 +130,7 @@ class Equilibrium(AbstractInference):
         changes slowly while a network learns, and making it is a good part of the cost on a
         device that waits for one small kernel after another: one for ten batches will do.
         """
+        check_problem(nodes, clamps)
         inner = energy.energy if isinstance(energy, EPCEnergy) else energy
         unfolded, free, given = Unfolded.of(take_apart(inner).network(params), nodes, clamps)
         return dataclasses.replace(self, matrix=self._share(unfolded, free, given))
@@ -172,7 +177,8 @@ class Equilibrium(AbstractInference):
 
     def _chords(self, unfolded: Unfolded, start: dict, given: dict, dense: bool) -> Found:
         """Iterations from a feedforward pass, with matrices that are made there."""
-        matrix = self._share(unfolded, start, given) if self.matrix is None else self.matrix
+        share = ft.partial(self._share, unfolded, start, given)
+        matrix = share() if self.matrix is None else check_matrix(self.matrix, share)
         count = self.chords + (_MORE if self.max_steps > 0 else 0)
 
         def one(v, given, matrix):

@@ -10,7 +10,8 @@ import optimistix as optx
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
-from .._types import Number, Scalar
+from .._given import check_count, check_flags, check_type, choice
+from .._types import Given, Number, Scalar
 from .base import (
     RESULTS,
     AbstractInference,
@@ -50,21 +51,28 @@ class GradientFlow(AbstractInference):
     - `progress_meter`: a Diffrax progress meter.
     """
 
-    solver: dfx.AbstractSolver = dfx.Heun()
-    t1: Number = 20.0
-    dt0: Number | None = None
-    controller: dfx.AbstractStepSizeController | None = None
-    rtol: Number | None = None
-    max_steps: int = eqx.field(static=True, default=100_000)
-    reduction: Literal["sum", "mean"] = eqx.field(static=True, default="sum")
-    throw: bool = eqx.field(static=True, default=True)
-    progress_meter: dfx.AbstractProgressMeter = dfx.NoProgressMeter()
+    solver: Given[dfx.AbstractSolver] = dfx.Heun()
+    t1: Given[Number] = 20.0
+    dt0: Given[Number | None] = None
+    controller: Given[dfx.AbstractStepSizeController | None] = None
+    rtol: Given[Number | None] = None
+    max_steps: Given[int] = eqx.field(static=True, default=100_000)
+    reduction: Given[Literal["sum", "mean"]] = eqx.field(static=True, default="sum")
+    throw: Given[bool] = eqx.field(static=True, default=True)
+    progress_meter: Given[dfx.AbstractProgressMeter] = dfx.NoProgressMeter()
 
     def __check_init__(self):
-        if self.reduction not in ("sum", "mean"):
-            raise ValueError(f"Unknown reduction {self.reduction!r}: choose 'sum' or 'mean'.")
-        for name in ("t1", "dt0", "rtol", "max_steps"):
-            check_positive(name, getattr(self, name))
+        check_type("solver", self.solver, dfx.AbstractSolver, "diffrax.Heun()")
+        kind = dfx.AbstractStepSizeController | None
+        check_type("controller", self.controller, kind, "diffrax.PIDController(1e-3, 1e-3)")
+        kind = dfx.AbstractProgressMeter
+        check_type("progress_meter", self.progress_meter, kind, "diffrax.TqdmProgressMeter()")
+        choice("reduction", self.reduction, ("sum", "mean"))
+        check_positive("t1", self.t1)
+        check_positive("dt0", self.dt0, none=True)
+        check_positive("rtol", self.rtol, none=True)
+        check_count("max_steps", self.max_steps)
+        check_flags(throw=self.throw)
         fixed = isinstance(self.controller, dfx.ConstantStepSize)
         if self.dt0 is None and fixed:
             raise ValueError(

@@ -2,6 +2,8 @@ import jax
 
 from .._clamp import like
 from .._energy import EPCEnergy, Unfolded, take_apart
+from .._given import check_type
+from .._types import Given
 from .base import AbstractInference, Inferred, method
 
 
@@ -19,7 +21,10 @@ class InErrors(AbstractInference):
     - `inference`: the method, such as `jpc.Descent(0.1, 20)`.
     """
 
-    inference: AbstractInference
+    inference: Given[AbstractInference]
+
+    def __check_init__(self):
+        check_type("inference", self.inference, AbstractInference, "jpc.Descent(0.1, 20)")
 
     @method
     def __call__(self, energy, params, nodes, clamps, *, record=None, key=None):

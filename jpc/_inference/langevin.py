@@ -6,12 +6,16 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import lineax as lx
+import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from .._checks import raise_if_not_finite
 from .._clamp import inferred
+from .._given import check_count, check_flags, check_type, is_real, show
 from .._types import Clamps, Given, Nodes, Number
 from .base import (
+    NEEDS_KEY,
     RESULTS,
     AbstractInference,
     Inferred,
@@ -51,18 +55,24 @@ class Langevin(AbstractInference):
     - `throw`: whether states that are not finite raise an error.
     """
 
-    t1: Number = 100.0
-    dt: Number = 0.01
-    temperature: Number = 1.0
+    t1: Given[Number] = 100.0
+    dt: Given[Number] = 0.01
+    temperature: Given[Number] = 1.0
     preconditioner: PyTree = 1.0
-    solver: dfx.AbstractSolver = dfx.Euler()
+    solver: Given[dfx.AbstractSolver] = dfx.Euler()
     path: Given[type[dfx.AbstractBrownianPath]] = eqx.field(static=True, default=_PATHS[0])
-    max_steps: int = eqx.field(static=True, default=1_000_000)
-    throw: bool = eqx.field(static=True, default=True)
+    max_steps: Given[int] = eqx.field(static=True, default=1_000_000)
+    throw: Given[bool] = eqx.field(static=True, default=True)
 
     def __check_init__(self):
-        for name in ("t1", "dt", "temperature", "preconditioner", "max_steps"):
+        for name in ("t1", "dt", "temperature"):
             check_positive(name, getattr(self, name))
+        for speed in jax.tree.leaves(self.preconditioner):
+            if not is_real(speed) or not (isinstance(speed, Tracer) or np.all(_positive(speed))):
+                raise ValueError(f"preconditioner must be positive numbers, got {show(speed)}.")
+        check_type("solver", self.solver, dfx.AbstractSolver, "diffrax.Euler()")
+        check_count("max_steps", self.max_steps)
+        check_flags(throw=self.throw)
         if self.path not in _PATHS:
             listed = " or ".join(f"diffrax.{kind.__name__}" for kind in _PATHS)
             raise TypeError(f"path must be {listed}, the class itself: got {self.path!r}.")
@@ -70,7 +80,7 @@ class Langevin(AbstractInference):
     @method
     def __call__(self, energy, params, nodes, clamps, *, record=None, key=None):
         if key is None:
-            raise ValueError("Langevin dynamics are random: give a key.")
+            raise ValueError(f"Langevin dynamics are random: {NEEDS_KEY}")
         record = Record(ts=jnp.asarray(self.t1)[None]) if record is None else record
         ts, fn = record.ts, record.fn
         if ts is None:
@@ -119,7 +129,12 @@ class Langevin(AbstractInference):
         speed = self.preconditioner
         if jax.tree.structure(speed) == jax.tree.structure(0.0):
             speed = jax.tree.map(lambda z: jnp.full_like(z, speed), nodes)
-        speed = jax.tree.map(jnp.broadcast_to, speed, jax.tree.map(jnp.shape, nodes))
+        if jax.tree.structure(speed) != jax.tree.structure(nodes):
+            raise ValueError(
+                "preconditioner must be a number, or a tree like the nodes with one for each of "
+                f"them, None where there is none: got {show(self.preconditioner)}."
+            )
+        speed = jax.tree.map(lambda m, z: jnp.broadcast_to(m, z.shape), speed, nodes)
         return inferred(speed, clamps)  # What is given stays as it is.
 
     def _path(self, nodes: Nodes, key: PRNGKeyArray) -> tuple[Any, dfx.AbstractAdjoint]:
@@ -134,6 +149,10 @@ class Langevin(AbstractInference):
         area = dfx.SpaceTimeTimeLevyArea
         tree = dfx.VirtualBrownianTree(t0, t1, dt / 2, shape, key, area)
         return tree, dfx.RecursiveCheckpointAdjoint()
+
+
+def _positive(speed: Any) -> Any:
+    return (np.asarray(speed) > 0) & np.isfinite(speed)
 
 
 def _levy_area(solver: dfx.AbstractSolver) -> Any:

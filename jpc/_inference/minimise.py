@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import optimistix as optx
 from jaxtyping import Array
 
+from .._given import check_count, check_flags
 from .._types import Given
 from .base import RESULTS, AbstractInference, examples, finish, gradient_norm, method
 
@@ -21,9 +22,9 @@ class Minimise(AbstractInference):
     """
 
     solver: Given[optx.AbstractMinimiser] = optx.BFGS(rtol=1e-6, atol=1e-6)
-    max_steps: int = eqx.field(static=True, default=1000)
-    together: bool = eqx.field(static=True, default=False)
-    throw: bool = eqx.field(static=True, default=True)
+    max_steps: Given[int] = eqx.field(static=True, default=1000)
+    together: Given[bool] = eqx.field(static=True, default=False)
+    throw: Given[bool] = eqx.field(static=True, default=True)
 
     def __check_init__(self):
         if not isinstance(self.solver, optx.AbstractMinimiser):
@@ -31,6 +32,8 @@ class Minimise(AbstractInference):
                 "Minimise needs an Optimistix minimiser, such as optimistix.BFGS(1e-6, 1e-6): got "
                 f"a {type(self.solver).__name__}. Optax optimisers are for Descent."
             )
+        check_count("max_steps", self.max_steps)
+        check_flags(together=self.together, throw=self.throw)
 
     @method
     def __call__(self, energy, params, nodes, clamps, *, record=None, key=None):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
-from .._clamp import Masked, like
+from .._clamp import Masked, check_problem, like
 from .._energy import (
     AbstractEnergy,
     AbstractNetworkEnergy,
@@ -21,10 +21,10 @@ from .._energy import (
     take_apart,
     total,
 )
-from .._layer import choice
+from .._given import check_count, check_flags, check_type, choice
 from .._solve import solve
 from .._types import Clamps, Given, Name, Nodes, Number, Scalar, Terms
-from .base import RESULTS, AbstractInference, Inferred, check_positive, judge, method
+from .base import RESULTS, AbstractInference, Inferred, check_matrix, check_positive, judge, method
 from .chords import add, derivatives, multiply
 from .equilibrium import Equilibrium
 from .forward import Forward, backward
@@ -96,27 +96,31 @@ class Nudged(AbstractInference):
     - `matrix`: $A$, if it is known, as in what [`jpc.Nudged.prepare`][] returns.
     """
 
-    beta: Number | None = None
+    beta: Given[Number | None] = None
     kind: Given[Kind] = eqx.field(static=True, default="target")
     sign: Given[Sign] = eqx.field(static=True, default="centred")
-    strength: Number | None = None
-    inference: AbstractInference | None = None
-    chords: int = eqx.field(static=True, default=1)
-    shared: int | None = eqx.field(static=True, default=4)
-    own: int = eqx.field(static=True, default=1)
-    rtol: Number = 1e-2
-    throw: bool = eqx.field(static=True, default=True)
-    matrix: Array | None = None
+    strength: Given[Number | None] = None
+    inference: Given[AbstractInference | None] = None
+    chords: Given[int] = eqx.field(static=True, default=1)
+    shared: Given[int | None] = eqx.field(static=True, default=4)
+    own: Given[int] = eqx.field(static=True, default=1)
+    rtol: Given[Number] = 1e-2
+    throw: Given[bool] = eqx.field(static=True, default=True)
+    matrix: Given[Array | None] = None
 
     def __check_init__(self):
         choice("kind", self.kind, get_args(Kind))
         choice("sign", self.sign, get_args(Sign))
-        for name in ("beta", "strength", "rtol"):
-            check_positive(name, getattr(self, name))
-        if self.chords < 1 or (self.shared is not None and self.shared < 1):
-            raise ValueError("Nudged needs at least one chord, and one example to share.")
-        if self.own < 0:
-            raise ValueError(f"own={self.own} counts states: write 0 for none.")
+        check_positive("beta", self.beta, none=True)
+        check_positive("strength", self.strength, none=True)
+        check_positive("rtol", self.rtol)
+        kind, example = AbstractInference | None, "jpc.Equilibrium(), or None"
+        check_type("inference", self.inference, kind, example)
+        check_count("chords", self.chords)
+        check_count("shared", self.shared, none=True)
+        check_count("own", self.own, least=0)
+        check_flags(throw=self.throw)
+        check_type("matrix", self.matrix, jax.Array | None, "that of Nudged().prepare(...)")
         if self.beta is None and (self.sign != "centred" or self.inference is not None):
             raise ValueError(
                 "sign and inference are of a finite beta, such as Nudged(0.1): in the limit all "
@@ -140,6 +144,8 @@ class Nudged(AbstractInference):
         """What is inferred first with a finite `beta`: an energy, where its nodes start, and its
         clamps.
         """
+        if self.beta is None:
+            raise ValueError("In the limit nothing is inferred: give a finite beta, Nudged(0.1).")
         forward = Forward.of("Nudged", (energy, params, nodes, clamps), None, precisions="all")
         beta = _SIGNS[self.sign][0] * jnp.asarray(self.beta)
         posed = _pose(forward, self.kind, beta, self._scale(forward)[1])
@@ -149,6 +155,7 @@ class Nudged(AbstractInference):
         """The same rule with the matrix $A$ of this batch, to be used for others: it changes
         slowly while a network learns.
         """
+        check_problem(nodes, clamps)
         forward = Forward.of("Nudged", (energy, params, nodes, clamps), None, precisions="all")
         return dataclasses.replace(self, matrix=_mean(self._share(forward)))
 
@@ -158,7 +165,8 @@ class Nudged(AbstractInference):
         limit = self.beta is None and self.kind == "target"
         if not limit and self.strength is None:
             return None, one
-        matrix = self._share(forward) if self.matrix is None else self.matrix
+        mean = lambda: _mean(self._share(forward))
+        matrix = self._share(forward) if self.matrix is None else check_matrix(self.matrix, mean)
         if self.strength is None:
             return matrix, one
         each = jnp.diagonal(_mean(matrix)) * _precisions(forward)

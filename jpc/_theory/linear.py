@@ -19,20 +19,10 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from .._energy import SpectralPenalty, WeightDecay
 from .._functional import call, descend, with_prediction
+from .._given import check_flags, check_model
 from .._layer import Layer, ParamType
 from .._networks import make_skip_model
-from .._options import (
-    Options,
-    Params,
-    Setup,
-    batches,
-    check_model,
-    data,
-    network,
-    number,
-    refuse_masks,
-    setup,
-)
+from .._options import Options, Params, Setup, batches, data, network, number, refuse_masks, setup
 from .._types import Clamps, Given, Layers, Number, Scalar
 
 Matrix = Float[Array, "_ _"]
@@ -77,11 +67,16 @@ def _refuse_nonlinear(layers: list[Layer], matrices: list[Matrix]) -> list[Matri
         change = jax.vmap(layer)(zs := jnp.stack([z, -z])) - layer(jnp.zeros_like(z))[None]
         return ~(jnp.max(jnp.abs(change - zs @ w.T)) <= 1e-3 * (1 + jnp.max(jnp.abs(change))))
 
-    bad = jnp.array([gap(layer, w) for layer, w in zip(layers, matrices, strict=True)])
-    messages = [
-        f"Layer {i} is not linear (or finite), so there is no closed form: use act_fn='linear'."
-        for i in range(1, len(layers) + 1)
-    ]
+    def shift(layer, w):
+        return jnp.any(layer(jnp.zeros_like(w[0])) != 0)
+
+    found = {}
+    for i, (layer, w) in enumerate(zip(layers, matrices, strict=True), start=1):
+        no = f"Layer {i} is not linear (or finite), so there is no closed form"
+        found[f"{no}: use act_fn='linear'."] = gap(layer, w)
+        biased = f"Layer {i} has a bias, and the closed form is that of networks without"
+        found[f"{biased}: use use_bias=False."] = shift(layer, w)
+    messages, bad = list(found), jnp.array(list(found.values()))
     return eqx.branched_error_if(matrices, jnp.any(bad), jnp.argmax(bad), messages)
 
 
@@ -116,7 +111,7 @@ def linear_equilib_energy(
     x: Given[ArrayLike],
     y: Given[ArrayLike],
     *,
-    return_rescaling: bool = False,
+    return_rescaling: Given[bool] = False,
     **options: Unpack[Options],
 ) -> Scalar | tuple[Scalar, Matrix]:
     r"""The energy of a deep linear network at the equilibrium of inference,
@@ -136,6 +131,7 @@ def linear_equilib_energy(
 
     A scalar, or a pair of it and $S$.
     """
+    check_flags(return_rescaling=return_rescaling)
     energy, rescaling = _call(_equilibrium, params, x, y, options)
     return (energy, rescaling) if return_rescaling else energy
 
@@ -194,11 +190,11 @@ def _update(setup, params, posed, linear, optim, opt_state) -> dict[str, Any]:
 def compute_linear_activity_hessian(
     Ws: Given[Sequence[ArrayLike]],
     *,
-    use_skips: bool = False,
+    use_skips: Given[bool] = False,
     param_type: Given[ParamType] = "sp",
     activity_decay: Given[Number | bool] = False,
-    diag: bool = True,
-    off_diag: bool = True,
+    diag: Given[bool] = True,
+    off_diag: Given[bool] = True,
     gamma: Given[Number] = 1.0,
     output_energy_scaling: Given[Number] = 1.0,
 ) -> Matrix:
@@ -220,6 +216,7 @@ def compute_linear_activity_hessian(
 
     A symmetric matrix, its blocks in chain order.
     """
+    check_flags(use_skips=use_skips, diag=diag, off_diag=off_diag)
     Ws = batches("Ws", Ws)
     for i, W in enumerate(Ws):
         if W.ndim != 2 or (i and W.shape[1] != Ws[i - 1].shape[0]):
@@ -230,10 +227,11 @@ def compute_linear_activity_hessian(
     if len(Ws) < 2:
         raise ValueError("A network of one layer has no activities to infer.")
     model = [jax.tree_util.Partial(jnp.matmul, W) for W in Ws]
+    decay = float(activity_decay) if isinstance(activity_decay, bool) else activity_decay
     options = Options(
         param_type=param_type,
         gamma=gamma,
-        activity_decay=activity_decay,
+        activity_decay=decay,
         output_energy_scaling=output_energy_scaling,
     )
     params = (model, make_skip_model(len(model)) if use_skips else None)
@@ -263,7 +261,7 @@ def compute_linear_activity_solution(
     x: Given[ArrayLike],
     y: Given[ArrayLike],
     *,
-    use_skips: bool = False,
+    use_skips: Given[bool] = False,
     **options: Unpack[Options],
 ) -> list[Array]:
     r"""The activities of a deep linear network at the equilibrium of inference,
@@ -281,6 +279,7 @@ def compute_linear_activity_solution(
     Activities $z_1 \dots z_L$ as [`jpc.solve_inference`][] returns them: the last one is the
     prediction of the output.
     """
+    check_flags(use_skips=use_skips)
     check_model("model", model)
     params = (model, make_skip_model(len(model)) if use_skips else None)
     return _call(_solution, params, x, y, options)

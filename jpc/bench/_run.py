@@ -9,8 +9,8 @@ from typing import Any
 import jpc.data
 
 from .._device import rounds_products
+from .._given import choice
 from .._jobs import run_jobs, where
-from .._layer import choice
 from .._lines import append_lines, read_lines
 from ._report import write_report
 from ._table import NETWORKS, SIZES, SUITES, Cell

@@ -1,9 +1,13 @@
+import math
+import os
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import ArrayLike, Float, Float32, Int32
 
+from .._given import check_flags
+from .._types import Given
 from ._fetch import Root, fetch, find
 from ._formats import Raw, read
 from ._own import Name, is_own
@@ -54,7 +58,7 @@ class Dataset:
         """What each channel or feature was divided by then."""
         return self.schema.std
 
-    def restore(self, images: ArrayLike) -> Float[np.ndarray, "images ..."]:
+    def restore(self, images: Given[ArrayLike]) -> Float[np.ndarray, "images ..."]:
         """Images to look at, in [0, 1], of such as these: normalised or not, flat or not, one
         or many, from the data or from a network. Values beyond black and white are clipped.
         Features of a table are in their own units again.
@@ -84,17 +88,17 @@ def _listed(names: tuple[str, ...], most: int = 10) -> str:
 
 
 def load(
-    name: Name,
+    name: Given[Name],
     *,
     target: str | None = None,
     regression: bool | None = None,
     image_size: int | None = None,
-    normalise: bool = True,
-    flatten: bool = False,
-    validation: int | float = 0,
+    normalise: Given[bool] = True,
+    flatten: Given[bool] = False,
+    validation: Given[int | float] = 0,
     root: Root = None,
-    download: bool = True,
-    progress: bool = True,
+    download: Given[bool] = True,
+    progress: Given[bool] = True,
 ) -> Dataset:
     """Loads a data set: a published one from `root`, from `JPC_DATA_DIR`, from the user's cache,
     or from the network into that cache, each file compared with its published checksum; or one
@@ -124,6 +128,9 @@ def load(
 
     A [`jpc.data.Dataset`][].
     """
+    if not isinstance(name, str | os.PathLike):
+        raise TypeError(f"name must be that of a data set or of a file, got {name!r}.")
+    check_flags(normalise=normalise, flatten=flatten, download=download, progress=progress)
     if name not in SOURCES and is_own(name):
         schema, parts, note = load_own(
             name, target=target, image_size=image_size, regression=regression, normalise=normalise
@@ -137,7 +144,7 @@ def load(
 
 
 def _assemble(
-    schema: Schema, parts: dict[str, Examples], validation: int | float, flatten: bool, note: str
+    schema: Schema, parts: dict[str, Examples], validation: Any, flatten: bool, note: str
 ) -> Dataset:
     if validation and "validation" in parts:
         raise ValueError(
@@ -151,11 +158,7 @@ def _assemble(
 
 
 def _load_published(
-    name: str,
-    normalise: bool,
-    flatten: bool,
-    validation: int | float,
-    place: tuple[Root, bool, bool],
+    name: str, normalise: bool, flatten: bool, validation: Any, place: tuple[Root, bool, bool]
 ) -> Dataset:
     source, (root, download, progress) = source_of(name), place
     folder = fetch(name, root=root, progress=progress) if download else find(name, root)
@@ -187,13 +190,16 @@ def published_schema(name: str, normalise: bool = True) -> Schema:
     )
 
 
-def _set_apart(train: Any, validation: int | float) -> tuple[Any, Any]:
+def _set_apart(train: Any, validation: Any) -> tuple[Any, Any]:
     """Two parts of the training data, the second of them `None` if none is asked for."""
     images, labels = train
-    count = round(validation * len(labels)) if validation < 1 else validation
-    if not (0 <= count < len(labels) and count == int(count)):
+    number = isinstance(validation, int | float | np.number) and not isinstance(validation, bool)
+    known = number and math.isfinite(validation)
+    fraction = known and (validation < 1 or (isinstance(validation, float) and validation == 1))
+    count = round(validation * len(labels)) if fraction else validation
+    if not (known and 0 <= count < len(labels) and count == int(count)):
         raise ValueError(
-            f"validation={validation} of {len(labels)} training examples: write a number of "
+            f"validation={validation!r} of {len(labels)} training examples: write a number of "
             "examples that leaves some to train with, or a fraction below 1."
         )
     if count == 0:

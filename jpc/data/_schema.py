@@ -69,9 +69,25 @@ class Schema:
 
     def restore(self, inputs: Any) -> Float[np.ndarray, "_ ..."]:
         """The opposite: images in [0, 1], or features in their own units."""
-        inputs = np.reshape(np.asarray(inputs, np.float32), (-1, *self.shape))
+        inputs = self._as_examples(inputs)
         found = inputs * self._broadcast(self.std) + self._broadcast(self.mean)
         return np.clip(found, 0, 1).astype(np.float32) if self.is_image else found
+
+    def _as_examples(self, inputs: Any) -> np.ndarray:
+        """One or many, flat or not."""
+        try:
+            array = np.asarray(inputs)
+        except ValueError:  # Of rows of different lengths.
+            array = np.asarray(None)
+        if array.dtype.kind not in "buif":
+            raise TypeError(f"images must be an array of numbers, got {type(inputs).__name__}.")
+        size = math.prod(self.shape)
+        whole = array.shape[-len(self.shape) :] == self.shape or array.shape[-1:] == (size,)
+        if not (whole and array.size):
+            raise ValueError(
+                f"An example has the shape {self.shape}, or {(size,)} flat: got {array.shape}."
+            )
+        return np.reshape(array.astype(np.float32), (-1, *self.shape))
 
     def encode(self, targets: np.ndarray, where: str) -> np.ndarray:
         """Targets of a file as numbers of classes, or as normalised numbers."""

@@ -10,8 +10,8 @@ from typing import Any
 import jpc.data
 
 from .._device import accelerated
+from .._given import choice
 from .._jobs import run_jobs, where
-from .._layer import choice
 from ..data._source import source_of
 from ._cell import Cell, Store
 from ._figures import FIGURES, SIZES, Figure, Size

@@ -1,0 +1,133 @@
+"""What people give: each thing is what it should be, or an error says what to write instead.
+
+Everything here is known from types and shapes, or from numbers that are known: what is traced
+passes, and nothing of it is in a compiled program.
+"""
+
+import math
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array
+
+_ARRAYS = jax.Array | np.ndarray | np.generic
+
+
+def show(value: Any) -> str:
+    """A value in an error message."""
+    return textwrap.shorten(repr(value), 80, placeholder=" ...")
+
+
+def choice(name: str, value: Any, choices: Sequence[Any]) -> Any:
+    if not (isinstance(value, str | int | np.bool_) and value in choices):
+        listed = ", ".join(map(repr, choices))
+        raise ValueError(f"Unknown {name} {show(value)}: choose from {listed}.")
+    return value
+
+
+def check_flags(**flags: Any) -> None:
+    for name, flag in flags.items():
+        choice(name, flag, (False, True))
+
+
+def check_type(name: str, value: Any, kind: Any, example: str) -> None:
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} must be something like {example}, got {show(value)}.")
+
+
+def check_callable(name: str, value: Any, example: str) -> None:
+    if not callable(value):
+        raise TypeError(f"{name} must be a function, such as {example}, got {show(value)}.")
+
+
+def check_number(
+    name: str,
+    value: Any,
+    *,
+    above: float = -math.inf,
+    least: float = -math.inf,
+    most: float = math.inf,
+    hint: str = "",
+) -> None:
+    """That it is a real number, and a finite one within bounds unless it is traced."""
+    if not is_real(value) or np.shape(value) != ():
+        raise ValueError(f"{name} must be a number, got {show(value)}.")
+    if isinstance(value, Tracer):
+        return
+    known = float(value)
+    if not (math.isfinite(known) and above < known <= most and known >= least):
+        lower = f" above {above:g}" if above > least else f" of at least {least:g}"
+        bounds = "" if max(above, least) == -math.inf else lower
+        bounds += f" and at most {most:g}" if most < math.inf else ""
+        raise ValueError(f"{name} must be a finite number{bounds}, got {known:g}.{hint}")
+
+
+def is_real(value: Any) -> bool:
+    """Whether it is a real number, or an array of them. What is true or false is none."""
+    if isinstance(value, int | float):
+        return not isinstance(value, bool)
+    if not isinstance(value, _ARRAYS):
+        return False
+    kind = value.dtype
+    return kind.kind in "fiu" or jnp.issubdtype(kind, jnp.floating)
+
+
+def check_numbers(name: str, tree: Any) -> None:
+    """That the arrays of a tree are none of words or objects, which no program can take."""
+    for leaf in jax.tree.leaves(tree):
+        if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "OUSMm":
+            raise TypeError(f"{name} must be arrays of numbers, got {show(leaf)}.")
+
+
+def check_count(name: str, value: Any, *, least: int = 1, none: bool = False) -> None:
+    """That it is a whole number, or `None` where that means something."""
+    if none and value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        instead = ", or None" if none else ""
+        raise ValueError(
+            f"{name} must be a whole number of at least {least}{instead}: got {show(value)}."
+        )
+
+
+def check_sizes(**sizes: Any) -> None:
+    for name, size in sizes.items():
+        if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
+            raise ValueError(f"Sizes must be positive integers, got {name}={show(size)}.")
+
+
+def check_model(name: str, model: Any, *, holes: bool = False) -> None:
+    """A list of callables, `None` among them where there may be holes."""
+    kind = lambda x: type(x).__name__
+    try:
+        layers = list(model)
+    except TypeError:
+        expected = "a list of layers (callables on one example, as jpc.make_mlp makes)"
+        raise TypeError(f"{name} must be {expected}, got {kind(model)}.") from None
+    if not layers:
+        raise ValueError(f"{name} has no layers.")
+    for i, layer in enumerate(layers, start=1):
+        if not (callable(layer) or (holes and layer is None)):
+            raise TypeError(f"Layer {i} of {name} is not callable: got {kind(layer)}.")
+
+
+def split_key(key: Any, num: int) -> Array:
+    try:
+        return jr.split(key, num)
+    except (TypeError, ValueError):
+        raise TypeError(f"key must be a single jax.random.key(seed), got {show(key)}.") from None
+
+
+def check_key(key: Any) -> None:
+    """That it is one, or `None`."""
+    array = isinstance(key, jax.Array | np.ndarray)
+    typed = array and jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.shape == ()
+    raw = array and key.dtype == np.uint32 and key.ndim == 1
+    if not (key is None or typed or raw):
+        raise TypeError(f"key must be a single jax.random.key(seed), got {show(key)}.")
