@@ -98,7 +98,7 @@ def measure_regime(
     clamps: Clamps,
     *,
     inference: Given[AbstractInference],
-    transform: Callable[[PyTree], PyTree] = as_they_are,
+    transform: Given[Callable[[PyTree], PyTree]] = as_they_are,
     key: Given[PRNGKeyArray | None] = None,
 ) -> dict[str, Any]:
     """The same for any network of predictions.

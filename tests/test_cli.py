@@ -168,7 +168,7 @@ INVALID = {
     "--activity-decay 1": "--activity-decay does not go with --inference equilibrium",
     "--chords 0": "leaves nothing to do",
     "--task generative --steps 0": "--steps 0 leaves equilibrium without",
-    "--inference descent --steps 0": "at least 1",
+    "--inference descent --steps 0": "at least one",
     "--warmup 20": "--warmup 20 leaves nothing of --epochs 20",
     "--batch-size 3 --devices 2": "cannot be shared out evenly",
     "--devices 64": "--devices 64, but JAX sees",

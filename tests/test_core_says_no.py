@@ -964,6 +964,32 @@ PIECES = [
      "output_energy_scaling"),
 ]  # fmt: skip
 
+EQUILIBRIUM, NUDGED = METHODS["equilibrium"], METHODS["nudged"]
+SHORT = other(NODES, 1, Z[0][:2])
+
+# What a second look found.
+LATER = [
+    ("prepare (B, 1)", lambda: EQUILIBRIUM.prepare(PC, MODEL, NODES, other(CLAMPS, 3, Y[:, :1])),
+     VALUE, "z_3"),
+    ("prepare of two batches", lambda: EQUILIBRIUM.prepare(PC, MODEL, SHORT, CLAMPS), VALUE,
+     "batch size"),
+    ("prepare for nothing", lambda: NUDGED.prepare(PC, MODEL, None, CLAMPS), TYPE, "nodes must"),
+    ("the problem of a limit", lambda: NUDGED.problem(PC, MODEL, NODES, CLAMPS), VALUE, "finite"),
+    ("fill with another shape", lambda: jpc.Masked(Y, MASK).fill(X), VALUE, "free must be"),
+    ("fill with a word", lambda: jpc.Masked(Y, MASK).fill("all"), VALUE, "free must be"),
+    ("a step long", lambda: jpc.FixedPrediction(5, dt=3.0), VALUE, "dt must .* at most 2"),
+    ("a step of words", lambda: general(y=WORDS), TYPE, "output must be arrays of numbers"),
+    ("a step of objects", lambda: general(x=OBJECTS), TYPE, "input must be arrays of numbers"),
+    ("a regime's transform", lambda: jpc.measure_regime(
+        PC, MODEL, NODES, CLAMPS, inference=jpc.Backprop(), transform=3), TYPE, "transform"),
+    ("record_layers", lambda: jpc.pc_energy_fn((MODEL, None), Z, Y, x=X, record_layers="no"),
+     VALUE, "record_layers"),
+    ("record_iters", lambda: solve(record_iters="yes"), VALUE, "record_iters"),
+    ("return_rescaling", lambda: linear(return_rescaling="yes"), VALUE, "return_rescaling"),
+    ("flatten", lambda: loaded(flatten="yes"), VALUE, "flatten"),
+    ("normalise", lambda: loaded(normalise="no"), VALUE, "normalise"),
+]  # fmt: skip
+
 TABLE = {
     "methods": EVERY_METHOD,
     "states": STATES,
@@ -975,6 +1001,7 @@ TABLE = {
     "fit": FITS,
     "doors": DOORS,
     "pieces": PIECES,
+    "later": LATER,
 }
 CASES = [
     pytest.param(*case, id=f"{group}: {' '.join(name.split())[:60]}")
