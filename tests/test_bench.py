@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import json
 import statistics
+import warnings
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -112,9 +113,11 @@ def test_draws_what_there_is(tmp_path, pretended):
     count = len(pretended)
     with (tmp_path / "cells.jsonl").open("a") as file:
         file.write('{"cell": {"network"')  # The writing of a line was interrupted.
-    with pytest.warns(UserWarning, match="no results: 3"):
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")  # The command shows them.
         said = invoke("regime", "--out", tmp_path, "--smoke", "--draw")
     assert said.exit_code == 0 and len(pretended) == count
+    assert "has lines that are no results: 3" in said.output
     assert (tmp_path / "regime.pdf").read_bytes().startswith(b"%PDF")
 
 

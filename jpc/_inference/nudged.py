@@ -176,18 +176,16 @@ class Nudged(AbstractInference):
         """The matrix of each example: of the last states its own, of the others the mean of the
         first few; or one for all.
         """
-        make = lambda v, given, of: derivatives(forward.unfolded, v, given, of=of)[0]
-        make = jax.vmap(make, in_axes=(0, 0, None))
-        names = forward.unfolded.free
+        unfolded, v, given = forward.unfolded, forward.v, forward.given
+        make = lambda of: jax.vmap(lambda *example: derivatives(unfolded, *example, of=of)[0])
         own = self.own if _size(forward) <= _DENSE else 0
-        early = max(len(names) - own, 0)
+        early = max(len(unfolded.free) - own, 0)
         if self.shared is None or early == 0:
-            return make(forward.v, forward.given, names)
-        some = jax.tree.map(lambda x: x[: self.shared], (forward.v, forward.given))
-        shared = jnp.mean(make(*some, names[:early]), axis=0)
-        if early == len(names):
-            return shared
-        return shared[None] + make(forward.v, forward.given, names[early:])
+            return make(unfolded.free)(v, given)
+        first, last = unfolded.free[:early], unfolded.free[early:]
+        few = lambda tree: jax.tree.map(lambda x: x[: self.shared], tree)
+        shared = jnp.mean(make(first)(few(v), few(given)), axis=0)
+        return shared[None] + make(last)(v, given) if last else shared
 
     def _limit(self, forward: Forward, matrix: Array | None, factor: Array) -> Inferred:
         if matrix is None or self.kind == "loss":  # Backpropagation.

@@ -69,7 +69,7 @@ def _against_strength(axis: Axes, groups: Mapping[tuple, Sequence[dict]], value:
     for rule in dict.fromkeys(rule for rule, _ in groups):
         mine = {s: list(map(value, runs)) for (r, s), runs in groups.items() if r == rule}
         if None in mine:
-            mean, deviation = np.mean(mine[None]), np.std(mine[None])
+            mean, deviation = float(np.mean(mine[None])), float(np.std(mine[None]))
             axis.axhline(mean, color=_GREY, linewidth=1, label=rule)
             axis.axhspan(mean - deviation, mean + deviation, color=_GREY, alpha=0.2, linewidth=0)
             continue

@@ -116,7 +116,8 @@ def make_trainer(cell: Cell) -> Trainer:
     rows = jnp.zeros((steps // min(_CHUNKS, steps), cell.batch), int)
     program = train.lower(going, data, rows, jr.key(0), jnp.asarray(1.0)).compile()
     given_data = lambda going, *given: program(going, data, *given)
-    return Trainer(given_data, float(program.memory_analysis().temp_size_in_bytes))
+    memory = program.memory_analysis()
+    return Trainer(given_data, math.nan if memory is None else float(memory.temp_size_in_bytes))
 
 
 def begin(cell: Cell) -> tuple[Going, Layers]:
