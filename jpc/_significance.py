@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -38,7 +39,9 @@ def welch(one: Sample, other: Sample) -> float:
         return math.nan
     if one.deviation() == other.deviation() == 0:
         return math.nan
-    found: Any = ttest_ind(one.values, other.values, equal_var=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # Of values that are nearly the same.
+        found: Any = ttest_ind(one.values, other.values, equal_var=False)
     return float(found.pvalue)
 
 
