@@ -257,10 +257,8 @@ def main(names: list[str], folder: Path) -> int:
         outcome = FAULTS[name](folder / name / "run", whole)
         wrong += not outcome.good
         line = outcome.said.replace(str(folder), "")
-        print(
-            f"{name:22}  {'good' if outcome.good else 'BAD'}  {line if not outcome.good else line[:300]}",
-            flush=True,
-        )
+        good, shown = ("good", line[:300]) if outcome.good else ("BAD", line)
+        print(f"{name:22}  {good:4}  {shown}", flush=True)
     print(f"{len(names) - wrong} of {len(names)} good")
     return wrong
 
