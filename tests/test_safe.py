@@ -15,6 +15,7 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import equinox as eqx
 import jax
@@ -172,6 +173,10 @@ class TestFaults:
 
         monkeypatch.setattr(store._writer, "save", fail)
         with pytest.raises(OSError, match=r"checkpoints/2 could not be written: RES.*no room\.$"):
+            store.write(2, tree, {})
+        spoken = ValueError("RESOURCE_EXHAUSTED: Failed [os_error_code='28'] [spec='...']")
+        monkeypatch.setattr(store._writer, "save", Mock(side_effect=spoken))
+        with pytest.raises(OSError, match=r"No space left on device: .*checkpoints/2"):
             store.write(2, tree, {})
         store.close()
         after = Store(tmp_path / "checkpoints", keep=2)

@@ -3,6 +3,8 @@ import functools as ft
 import hashlib
 import json
 import logging
+import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,9 +78,11 @@ class Store:
         except OSError:
             raise
         except Exception as error:  # Whatever Orbax says when it cannot write.
-            first = str(error).partition("\n")[0]
             where = self.folder / str(number)
-            raise OSError(f"The checkpoint {where} could not be written: {first}.") from error
+            if code := re.search(r"os_error_code='(\d+)'", str(error)):
+                raise OSError(int(code[1]), os.strerror(int(code[1])), str(where)) from error
+            why = f"The checkpoint {where} could not be written: {_first(error)}."
+            raise OSError(why) from error
 
     def read_notes(self, number: int, tree: PyTree) -> dict[str, Any]:
         """What was noted, if it is about a tree like this one."""
@@ -110,8 +114,8 @@ class Store:
         return ValueError(f"The checkpoint {self.folder / str(number)} {why}.")
 
     def _damaged(self, number: int, why: Any) -> DamagedError:
-        first = str(why).partition("\n")[0].partition(" [")[0][:_LONGEST]
-        return DamagedError(f"The checkpoint {self.folder / str(number)} is damaged ({first}).")
+        where = self.folder / str(number)
+        return DamagedError(f"The checkpoint {where} is damaged ({_first(why)}).")
 
     def _read(self, number: int, name: str, arg: Any) -> Any:
         try:
@@ -123,12 +127,23 @@ class Store:
             raise self._damaged(number, why) from error
 
 
+def _first(said: Any) -> str:
+    """The first words of a long speech."""
+    return str(said).partition("\n")[0].partition(" [")[0][:_LONGEST]
+
+
 def _orbax() -> Any:
     try:
         import orbax.checkpoint  # noqa: PLC0415
     except ImportError:
         raise ImportError(f"Checkpoints need Orbax: {TRAIN}.") from None
+    logging.getLogger("absl").addFilter(_is_news)
     return orbax.checkpoint
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Not what a thread of Orbax says, perhaps later, of an error that is raised as well."""
+    return "_SignalingThread.run() raised" not in str(record.msg)
 
 
 @contextlib.contextmanager

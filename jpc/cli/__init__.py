@@ -7,12 +7,13 @@ import sys
 
 from .._extras import TRAIN
 from .cache import set_up_cache
-from .interrupt import INTERRUPTED, answer_interrupts
+from .interrupt import INTERRUPTED, answer_interrupts, ignore_late_threads
 
 
 def main() -> None:
     """Runs the command line."""
     answer_interrupts()
+    ignore_late_threads()
     set_up_cache()
     try:
         from .app import app  # noqa: PLC0415

@@ -1,5 +1,6 @@
 """Ctrl-C is answered by a thread: Python's own handler waits until XLA has compiled."""
 
+import logging
 import os
 import signal
 import sys
@@ -18,6 +19,20 @@ def answer_interrupts() -> None:
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     listen = threading.Thread(target=_listen, args=(lambda: os.read(reader, 1),), daemon=True)
     listen.start()
+
+
+def ignore_late_threads() -> None:
+    """Threads of TensorStore find the loop closed that they were to tell of an error, which has
+    been told: they say so at length, and in the middle of our line. So does asyncio.
+    """
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+    show = sys.unraisablehook
+
+    def tell(raised: Any) -> None:
+        if str(raised.exc_value) != "Event loop is closed":
+            show(raised)
+
+    sys.unraisablehook = tell
 
 
 def _listen(read: Callable[[], bytes]) -> None:

@@ -78,7 +78,8 @@ def one_line(process: subprocess.Popen, *words: str) -> tuple[bool, str]:
     """Whether a run ended with one line that has one of some words in it."""
     code, said = end(process)
     line = "\n" not in said and said.startswith("jpc: ")
-    return code == 1 and line and any(word in said for word in words), said
+    good = code == 1 and line and any(word in said for word in words)
+    return good, said if code == 1 else f"exit {code}: {said}"
 
 
 def file_too_large(run: Path, whole: Path) -> Outcome:
@@ -256,7 +257,8 @@ def main(names: list[str], folder: Path) -> int:
         outcome = FAULTS[name](folder / name / "run", whole)
         wrong += not outcome.good
         line = outcome.said.replace(str(folder), "")
-        print(f"{name:22}  {'good' if outcome.good else 'BAD'}  {line[:300]}", flush=True)
+        good, shown = ("good", line[:300]) if outcome.good else ("BAD", line)
+        print(f"{name:22}  {good:4}  {shown}", flush=True)
     print(f"{len(names) - wrong} of {len(names)} good")
     return wrong
 
