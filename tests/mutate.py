@@ -121,7 +121,8 @@ def _changes(node: ast.AST) -> Iterator[ast.AST]:
         case ast.UnaryOp(op=ast.Not() | ast.USub() | ast.Invert()):
             yield node.operand
         case ast.Constant() if isinstance(node.value, int | float) and node.value not in (True,):
-            yield ast.Constant(node.value + 1 if isinstance(node.value, int) else 2 * node.value)
+            whole = isinstance(node.value, int) or node.value == 0
+            yield ast.Constant(node.value + 1 if whole else 2 * node.value)
         case ast.Attribute() if node.attr in _FUNCTIONS and isinstance(node.value, ast.Name):
             yield ast.Attribute(node.value, _FUNCTIONS[node.attr], ast.Load())
 
