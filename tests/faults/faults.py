@@ -100,12 +100,11 @@ def vanished(run: Path, whole: Path) -> Outcome:
 
 
 def checkpoints_vanished(run: Path, whole: Path) -> Outcome:
-    """The run is lost, and says so."""
-    del whole
+    """The run is lost, and says so; unless it was just saving, and has saved once more."""
     process = begin(run)
     shutil.rmtree(run / "checkpoints", ignore_errors=True)
     good, said = one_line(process, "No such file")
-    return Outcome(good and "Nothing was saved" in said, said)
+    return Outcome(good and ("Nothing was saved" in said or resumed(run, whole)), said)
 
 
 def full_disk(run: Path, whole: Path) -> Outcome:
