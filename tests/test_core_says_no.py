@@ -868,7 +868,7 @@ PIECES = [
     ("clamp words", lambda: jpc.clamp(FREE, WORDS, X), TYPE, "output"),
     ("clamp None inside", lambda: jpc.clamp([None, Z[0]], Y, X), TYPE, r"activities\[0\]"),
     ("clamp a number", lambda: jpc.clamp(FREE, 3.0, X), TYPE, "output"),
-    ("clamp labels", lambda: infer(clamps=jpc.clamp(FREE, LABELS, X)[1]), VALUE, "z_3"),
+    ("clamp labels", lambda: infer(clamps=jpc.clamp(FREE, Y[:, 0], X)[1]), VALUE, "z_3"),
     ("clamp batches", lambda: jpc.clamp(FREE, Y[:2], X), VALUE, "batch size"),
     ("clamp swapped", lambda: jpc.clamp(Y, FREE, X), TYPE, "activities"),
     ("clamp a mask of floats", lambda: jpc.clamp([*FREE, Y], Y, X, mask=Y), VALUE, "mask"),
