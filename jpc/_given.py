@@ -131,3 +131,16 @@ def check_key(key: Any) -> None:
     raw = array and key.dtype == np.uint32 and key.ndim == 1
     if not (key is None or typed or raw):
         raise TypeError(f"key must be a single jax.random.key(seed), got {show(key)}.")
+
+
+def as_batch(name: str, value: Any) -> Array:
+    """An array of real numbers with a batch axis."""
+    try:
+        array = jnp.asarray(value)
+    except (TypeError, ValueError):
+        array = None
+    if array is None or jnp.iscomplexobj(array):
+        raise TypeError(f"{name} must be an array of real numbers, got {show(value)}.")
+    if array.ndim == 0 or array.size == 0:
+        raise ValueError(f"{name} needs a batch of examples, got shape {array.shape}.")
+    return array

@@ -9,7 +9,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 
 from ._checks import all_finite, not_finite
 from ._energy import cross_entropy, not_a_distribution, squared_error, total
-from ._given import show
+from ._given import as_batch, show
 from ._types import Given, Scalar
 
 
@@ -61,7 +61,7 @@ def _classes(**named: Any) -> tuple[Array, Array]:
 
 
 def _same_shape(**named: Any) -> tuple[Array, Array]:
-    return same_shape(*(_array(name, value) for name, value in named.items()))
+    return same_shape(*(as_batch(name, value) for name, value in named.items()))
 
 
 def same_shape(labels: Array, preds: Array) -> tuple[Array, Array]:
@@ -71,18 +71,6 @@ def same_shape(labels: Array, preds: Array) -> tuple[Array, Array]:
             "Integer labels need jax.nn.one_hot(labels, num_classes)."
         )
     return labels, preds
-
-
-def _array(name: str, value: Any) -> Array:
-    try:
-        array = jnp.asarray(value)
-    except (TypeError, ValueError):
-        array = None
-    if array is None or jnp.iscomplexobj(array):
-        raise TypeError(f"{name} must be an array of real numbers, got {show(value)}.")
-    if array.ndim == 0 or array.size == 0:
-        raise ValueError(f"{name} needs a batch of examples, got shape {array.shape}.")
-    return array
 
 
 def _layers_of(name: str, value: Any) -> Sequence:
@@ -96,7 +84,7 @@ def _layers_of(name: str, value: Any) -> Sequence:
 def compute_activity_norms(activities: Given[Sequence[Array]]) -> Float[Array, " layers"]:
     """The mean over the batch of the Euclidean norm of each layer's activities."""
     named = enumerate(_layers_of("activities", activities))
-    states = [_array(f"activities[{i}]", z) for i, z in named]
+    states = [as_batch(f"activities[{i}]", z) for i, z in named]
     return jnp.stack([jnp.mean(jax.vmap(tree_norm)(z)) for z in states])
 
 

@@ -31,7 +31,7 @@ from ._energy import (
     take_apart,
     unfit,
 )
-from ._given import check_number, check_type, choice, show
+from ._given import as_batch, check_number, check_type, choice, show
 from ._inference import AbstractInference, GradientFlow
 from ._layer import Layer, ParamType, check_chain, feedforward_batch, parameterise
 from ._numbers import constant, floats_to_arrays
@@ -256,14 +256,7 @@ def number(name: str, value: Any, **bounds: Any) -> Array:
 
 def data(name: str, value: Given[ArrayLike]) -> Array:
     """Data as an array with a batch axis; integers and booleans as floats."""
-    try:
-        array = jnp.asarray(value)
-    except (TypeError, ValueError):
-        array = None
-    if array is None or jnp.iscomplexobj(array):
-        raise TypeError(f"{name} must be an array of real numbers, got {show(value)}.")
-    if array.ndim == 0 or array.size == 0:
-        raise ValueError(f"{name} needs a batch of examples, got shape {array.shape}.")
+    array = as_batch(name, value)
     if array.ndim > 1 and not jnp.issubdtype(array.dtype, jnp.floating):
         array = array.astype(jnp.result_type(float))
     return array

@@ -83,7 +83,8 @@ def derivatives(
     predict = lambda some: unfolded.predict({**v, **some}, given)[0]
     predicted, pull = jax.vjp(predict, some)
     yhat, unravel = ravel_pytree(predicted)
-    weights = {name: unfolded.weights()[name] for name in some}
+    weights = unfolded.weights()
+    weights = {name: weights[name] for name in some}
 
     def both(row):
         (t,) = pull(unravel(row))

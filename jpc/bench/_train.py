@@ -50,10 +50,13 @@ def load(dataset: str, images: bool) -> Data:
     return Data(jnp.asarray(x), one_hot(y), jnp.asarray(test_x), one_hot(test_y))
 
 
+def _examples(cell: Cell, data: Data) -> int:
+    return len(data.x) if cell.examples is None else min(cell.examples, len(data.x))
+
+
 def steps_of(cell: Cell, data: Data) -> int:
     """In an epoch: what divides into chunks of equal length."""
-    examples = len(data.x) if cell.examples is None else min(cell.examples, len(data.x))
-    steps = examples // cell.batch
+    steps = _examples(cell, data) // cell.batch
     if steps == 0:
         raise ValueError(f"{cell.dataset} has fewer than {cell.batch} examples to train with.")
     return steps if steps < _CHUNKS else steps // _CHUNKS * _CHUNKS
@@ -194,8 +197,7 @@ def run_cell(cell: Cell, advance: Advance) -> dict[str, Any]:
 def shuffle(rng: np.random.Generator, cell: Cell, data: Data) -> Array:
     """The rows of the batches of an epoch, in chunks."""
     steps = steps_of(cell, data)
-    examples = len(data.x) if cell.examples is None else min(cell.examples, len(data.x))
-    order = rng.permutation(examples)[: steps * cell.batch]
+    order = rng.permutation(_examples(cell, data))[: steps * cell.batch]
     return jnp.asarray(order.reshape(min(_CHUNKS, steps), -1, cell.batch))
 
 

@@ -49,6 +49,12 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")
 Seeds = Annotated[
     int | None, typer.Option(metavar="N", help="Train with N seeds: mean, deviation.", min=1)
 ]
+Smoke = Annotated[bool, typer.Option("--smoke", help="Tiny, in seconds, on digits.")]
+Draw = Annotated[bool, typer.Option("--draw", help="Run nothing: draw what is there.")]
+Out = Annotated[Path, typer.Option(metavar="FOLDER", help="Where, also to go on in.")]
+Minutes = Annotated[
+    float, typer.Option(metavar="X", help="Begin no network after these.", show_default=False)
+]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help=", ".join(jpc.data.NAMES))]
 
@@ -376,12 +382,10 @@ def reproduce(
     figure: Annotated[
         str, typer.Argument(metavar="FIGURE", help="fig1 to fig7, fig1-gap, all, or list.")
     ],
-    smoke: Annotated[bool, typer.Option("--smoke", help="Tiny, in seconds, on digits.")] = False,
+    smoke: Smoke = False,
     full: Annotated[bool, typer.Option("--full", help="The paper's size.")] = False,
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where, also to go on in.")] = Path(
-        "reproduction"
-    ),
-    draw: Annotated[bool, typer.Option("--draw", help="Run nothing: draw what is there.")] = False,
+    out: Out = Path("reproduction"),
+    draw: Draw = False,
     dataset: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="Run it only; may be repeated.", show_default=False),
@@ -392,9 +396,7 @@ def reproduce(
             metavar="N", help="Run this depth only; may be repeated.", show_default=False
         ),
     ] = None,
-    minutes: Annotated[
-        float, typer.Option(metavar="X", help="Begin no network after these.", show_default=False)
-    ] = math.inf,
+    minutes: Minutes = math.inf,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
@@ -451,12 +453,10 @@ def _choose_figures(figure: str, every: dict[str, list], only: Callable) -> list
 @app.command()
 def bench(
     table: Annotated[str, typer.Argument(metavar="TABLE", help="deep, regime, or list.")],
-    smoke: Annotated[bool, typer.Option("--smoke", help="Tiny, in seconds, on digits.")] = False,
+    smoke: Smoke = False,
     full: Annotated[bool, typer.Option("--full", help="For an accelerator, in hours.")] = False,
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where, also to go on in.")] = Path(
-        "bench"
-    ),
-    draw: Annotated[bool, typer.Option("--draw", help="Run nothing: draw what is there.")] = False,
+    out: Out = Path("bench"),
+    draw: Draw = False,
     network: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="Train it only; may be repeated.", show_default=False),
@@ -468,9 +468,7 @@ def bench(
     seeds: Annotated[
         int | None, typer.Option(metavar="N", help="So many at most.", show_default=False, min=1)
     ] = None,
-    minutes: Annotated[
-        float, typer.Option(metavar="X", help="Begin no network after these.", show_default=False)
-    ] = math.inf,
+    minutes: Minutes = math.inf,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
