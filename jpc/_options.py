@@ -58,6 +58,8 @@ class Options(TypedDict, total=False):
     - `param_type`, `gamma`: the scaling of the layers, see [`jpc.parameterise`][].
     - `output_energy_scaling`: the precision of the output's term. At equilibrium a small one
         keeps learning close to the loss. `None` is 1, as it is for `gamma`.
+    - `stiffness`: how many times more precise each hidden state is than the next one, see
+        [`jpc.PCEnergy`][]. `None` is 1.
     - `weight_decay`, `spectral_penalty`, `activity_decay`: the coefficients of a
         [`jpc.WeightDecay`][], [`jpc.SpectralPenalty`][], [`jpc.ActivityDecay`][].
     - `energy`: any [`jpc.AbstractEnergy`][], instead of the options that make one. The loss that
@@ -80,6 +82,7 @@ class Options(TypedDict, total=False):
     param_type: ParamType
     gamma: Number | None
     output_energy_scaling: Number | None
+    stiffness: Number | None
     weight_decay: Number
     spectral_penalty: Number
     activity_decay: Number
@@ -185,12 +188,16 @@ def _booleans(name: str, value: Any) -> Array:
 def _energies(depth: int, options: dict[str, Any]) -> tuple[AbstractEnergy, AbstractEnergy]:
     if (given := options.get("energy")) is not None:
         check_type("energy", given, AbstractEnergy, "jpc.PCEnergy()")
-        made_of = {"output_energy_scaling", *_PENALTIES} | ({"loss_id"} if _says(given) else set())
+        made_of = {"output_energy_scaling", "stiffness", *_PENALTIES}
+        made_of |= {"loss_id"} if _says(given) else set()
         _refuse_both({"energy"}, made_of & options.keys())
         return (floats_to_arrays(given),) * 2
     last = options.get("output_energy_scaling")
     last = number("output_energy_scaling", 1.0 if last is None else last, above=0.0)
-    chain = energy = PCEnergy(_loss(options), [1.0] * (depth - 1) + [last])
+    stiffness = options.get("stiffness")
+    if stiffness is not None:
+        stiffness = number("stiffness", stiffness, above=0.0)
+    chain = energy = PCEnergy(_loss(options), [1.0] * (depth - 1) + [last], stiffness)
     for name in filter(options.__contains__, _PENALTIES):
         energy = energy + _PENALTIES[name](number(name, options[name], least=0.0))
     return chain, energy

@@ -279,7 +279,8 @@ OPTIONS = [
      "2 precisions, but the network has 3 layers"),
 ]  # fmt: skip
 
-BOUNDED = {"max_t1": step, "dt": step, "gamma": step, "output_energy_scaling": energy}
+BOUNDED = {"max_t1": step, "dt": step, "gamma": step, "output_energy_scaling": energy,
+           "stiffness": energy}  # fmt: skip
 COEFFICIENTS = {"weight_decay": step, "spectral_penalty": update, "activity_decay": energy}
 NUMBERS = [
     *((f"{name} {value}", lambda fn=fn, name=name, value=value: fn(**{name: value}), VALUE,
@@ -291,7 +292,8 @@ NUMBERS = [
     *((f"{name} not a number", lambda fn=fn, name=name, value=value: fn(**{name: value}),
        VALUE, f"{name} must be a number, got ")
       for (name, fn), value in zip((BOUNDED | COEFFICIENTS | {"sigma": normal}).items(),
-                                   ("20", [1.0], "1", 1j, np.ones(1), "0.1", None, jnp.ones(2)),
+                                   ("20", [1.0], "1", 1j, "10", np.ones(1), "0.1", None,
+                                    jnp.ones(2)),
                                    strict=True)),
     ("decay in the theory", lambda: theory(activity_decay=-1.0), VALUE, "activity_decay must"),
     ("decay in a Hessian", lambda: hessian(activity_decay=-1.0), VALUE, "activity_decay must"),
