@@ -50,6 +50,10 @@ class RESULTS(eqx.Enumeration):
         "Inference diverged: the energy at the end is larger than at the start, or not finite. "
         "Use a smaller step size or an adaptive step size controller."
     )
+    hopping = (
+        "Inference hops over kinks of the energy, as rectifiers have, without descending further. "
+        "Accept what it found, use `jpc.Equilibrium`, or activation functions without kinks."
+    )
 
 
 def judge(converged: Bool[Array, " batch"]) -> RESULTS:
