@@ -98,7 +98,8 @@ class GradientFlow(AbstractInference):
             state, unpack = ravel_pytree(nodes)
             potential = lambda z: energy.example(params, unpack(z), clamps)
             keep = record and (lambda z: record.fn(params, unpack(z), clamps))
-            end, result, stats, way = self._solve(potential, state, record, keep)
+            end, ended, result, stats, way = self._solve(potential, state, record, keep)
+            stats["gradient_norm"] = _relative(ended, end)
             return unpack(end), result, stats, way
 
         end, result, stats, way = jax.vmap(one)(nodes, clamps)
@@ -113,9 +114,11 @@ class GradientFlow(AbstractInference):
         unpack = jax.vmap(ravel_pytree(jax.tree.map(lambda z: z[0], nodes))[1])
         potential = lambda z: energy(params, unpack(z), clamps)
         keep = record and (lambda z: jax.vmap(ft.partial(record.fn, params))(unpack(z), clamps))
-        end, *ended, way = self._solve(potential, state, record, keep)
-        end, batch = unpack(end), len(state)
-        result, stats = jax.tree.map(lambda x: jnp.broadcast_to(x, (batch,)), ended)
+        end, ended, *how, way = self._solve(potential, state, record, keep)
+        batch = len(state)
+        result, stats = jax.tree.map(lambda x: jnp.broadcast_to(x, (batch,)), how)
+        stats["gradient_norm"] = batch * jax.vmap(_relative)(ended, end)
+        end = unpack(end)
         if way is None:
             return end, result, stats, None
         ts, values, length = way
@@ -123,8 +126,8 @@ class GradientFlow(AbstractInference):
         return end, result, stats, Trajectory(ts, values, length)
 
     def _solve(self, potential: Callable[[Array], Scalar], state: Array, record, keep):
-        """The flow of one system: its end, how it ended, and what was kept of the way. Its nodes
-        are one array, since a solver does a dozen small things to each.
+        """The flow of one system: its end, the gradient there, how it ended, and what was kept of
+        the way. Its nodes are one array, since a solver does a dozen small things to each.
         """
         field = lambda t, z, args: -jax.grad(potential)(z)
         speed = field(None, state, None)
@@ -158,12 +161,12 @@ class GradientFlow(AbstractInference):
         way = _without_padding(ts[0], ways[0], keep(state)) if ways else None
         result = _translate(solution.result)
         if isinstance(solver, Stages):
-            ended, descent = cast(Any, solution.solver_state)
+            ended, _, descent = cast(Any, solution.solver_state)
             result = RESULTS.where(futile(descent), RESULTS.hopping, result)
         else:
             ended = field(None, end[0], None)
         result = RESULTS.where(rms(ended) <= steady, RESULTS.successful, result)
-        return end[0], result, stats, way
+        return end[0], ended, result, stats, way
 
     def _watch(self, speed: Array, steady: Scalar, curvature: Any) -> tuple:
         """The solver, and an event that says what it does not see itself."""
@@ -177,7 +180,7 @@ class GradientFlow(AbstractInference):
             solver = self.solver
         return solver, event if looks else None
 
-    def _tolerances(self, field, state, speed) -> tuple[Any, Scalar, Scalar | float]:
+    def _tolerances(self, field, state, speed) -> tuple[Any, Scalar, Scalar | None]:
         """The controller, the gradient below which a state is steady, and the largest curvature,
         if it is known. Around a steady state the step size stays at the limit of stability, and
         the gradient at about the controller's tolerance times the largest curvature: to ask for
@@ -191,8 +194,8 @@ class GradientFlow(AbstractInference):
             return dfx.PIDController(rtol=0.0, atol=0.5 * steady / curvature), steady, curvature
         if self.rtol is None and isinstance(self.controller, dfx.PIDController):
             settled = 2 * (self.controller.atol + self.controller.rtol * size)
-            return self.controller, jnp.minimum(0.1 * start + rounding, settled), jnp.inf
-        return self.controller, rounding if self.rtol is None else steady, jnp.inf
+            return self.controller, jnp.minimum(0.1 * start + rounding, settled), None
+        return self.controller, rounding if self.rtol is None else steady, None
 
     def _is_explicit(self) -> bool:
         tableau = getattr(self.solver, "tableau", None)
@@ -208,6 +211,11 @@ class GradientFlow(AbstractInference):
             return 1 + self._looks()
         tableau: Any = self.solver.tableau
         return tableau.num_stages - tableau.fsal
+
+
+def _relative(gradient: Array, state: Array) -> Scalar:
+    size = rms(state)
+    return rms(gradient) / jnp.where(size > 0, size, 1)
 
 
 def _curvature(field, state: Array, direction: Array) -> Scalar:
