@@ -34,7 +34,7 @@ from ._energy import (
     unfit,
 )
 from ._fixed import join, split
-from ._given import as_batch, check_number, check_type, choice, show
+from ._given import as_batch, check_number, check_type, choice, is_half, refuse_half, show
 from ._inference import AbstractInference, GradientFlow
 from ._layer import Layer, ParamType, check_chain, feedforward_batch, parameterise
 from ._numbers import constant, floats_to_arrays
@@ -293,18 +293,19 @@ def number(name: str, value: Any, **bounds: Any) -> Array:
 
 
 def data(name: str, value: Given[ArrayLike]) -> Array:
-    """Data as an array with a batch axis; integers and booleans as floats."""
+    """Data as an array with a batch axis; integers, booleans and half precision as floats."""
     if _is_data(value):
         return cast(Array, value)
     array = as_batch(name, value)
-    if array.ndim > 1 and not jnp.issubdtype(array.dtype, jnp.floating):
+    if is_half(array) or (array.ndim > 1 and not jnp.issubdtype(array.dtype, jnp.floating)):
         array = array.astype(jnp.result_type(float))
     return array
 
 
 def _is_data(value: Any) -> bool:
     """Whether it is already that: most often it is, and to ask JAX takes long."""
-    return isinstance(value, jax.Array) and value.dtype.kind == "f" and value.ndim > 0 < value.size
+    kinds = (np.float32, np.float64)
+    return isinstance(value, jax.Array) and value.dtype in kinds and value.ndim > 0 < value.size
 
 
 def optional_data(name: str, value: Given[ArrayLike | None]) -> Array | None:
@@ -347,6 +348,7 @@ def check_params(params: Any) -> None:
 
 def network(setup: Setup, params: Params, input: Array, name: str = "model") -> tuple[list, list]:
     """The layers of a network and the shapes of its states, from a batch of $z_0$."""
+    refuse_half(name, params)
     model, skip_model = list(params[0]), params[1]
     plain = parameterise(model, skip_model, fan_ins=[1] * len(model))
     states = layer_shapes(name, plain, jax.ShapeDtypeStruct(input.shape[1:], input.dtype))

@@ -20,6 +20,7 @@ from .._given import (
     check_number,
     check_type,
     is_real,
+    refuse_half,
     show,
 )
 from .._metrics import tree_norm
@@ -183,6 +184,7 @@ def method(call: _Call) -> _Call:
     @checked_jit
     @ft.wraps(call)
     def compiled(self, energy, params, nodes, clamps, **named):
+        refuse_half("params", params)
         _check_known(energy, params, nodes, clamps)
         return call(self, energy, params, nodes, clamps, **named)
 
