@@ -1,5 +1,5 @@
 import functools as ft
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
 import equinox as eqx
@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from ._fixed import join, split
 from ._given import check_callable, check_model, check_number, check_sizes, choice, show
 from ._types import Given, Layers, Number
 
@@ -64,20 +65,6 @@ def apply(layer: Callable, *z: Array) -> Array:
 @ft.partial(jax.jit, static_argnums=0)
 def _apply(fixed, arrays, *z):
     return join(fixed, arrays)(*z)
-
-
-def split(layer: Callable) -> tuple[Hashable, list[Array | None]]:
-    """A layer's arrays, and all the rest of it."""
-    leaves, structure = jax.tree.flatten(layer)
-    arrays = [leaf if eqx.is_array(leaf) else None for leaf in leaves]
-    return (structure, tuple(None if eqx.is_array(leaf) else leaf for leaf in leaves)), arrays
-
-
-def join(fixed: Any, arrays: list[Array | None]) -> Callable:
-    """The opposite of `split`."""
-    structure, static = fixed
-    leaves = [b if a is None else a for a, b in zip(arrays, static, strict=True)]
-    return jax.tree.unflatten(structure, leaves)
 
 
 def feedforward(layers: Given[Layers], z: Given[Array]) -> list[Array]:

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from ._device import accelerated, rounds_products
-from ._layer import apply, join, split
+from ._fixed import join, split
+from ._layer import apply
 from ._types import Layers
 
 

@@ -18,6 +18,7 @@ import pytest
 from helpers import arrays, assert_close
 
 import jpc
+from jpc import _checks
 
 NAN, INF = float("nan"), float("inf")
 VALUE, TYPE, RUNTIME = ValueError, TypeError, RuntimeError
@@ -542,3 +543,15 @@ def arrays_of(model):
 )
 def test_good_input_is_not_refused(call):
     assert all(np.all(np.isfinite(array)) for array in arrays(call()))
+
+
+def test_on_an_accelerator_the_next_call_raises(monkeypatch):
+    """It is not waited for, whichever call comes next, and each error comes once."""
+    monkeypatch.setattr(_checks, "accelerated", lambda: True)
+    energy = lambda y: jpc.pc_energy_fn((MODEL, None), Z, y, x=X)
+    expected = energy(Y)
+    energy(spoil(Y))
+    with pytest.raises(RuntimeError, match="output is not finite"):
+        jpc.init_activities_with_ffwd(MODEL, X)
+    np.testing.assert_array_equal(energy(Y), expected)
+    np.testing.assert_array_equal(energy(Y), expected)
