@@ -256,7 +256,7 @@ def _flat(tree: Any) -> list[float]:
 def describe(matmul: str) -> str:
     kind = jax.devices()[0].device_kind
     kind = platform.machine() if kind == "cpu" else kind
-    precision = "float64" if jax.config.read("jax_enable_x64") else "float32"
+    precision = str(jnp.result_type(float))
     words = [precision, f"{jax.device_count()} x {kind}"]
     words += [f"Python {platform.python_version()}", f"JAX {jax.__version__}"]
     return ", ".join(words if matmul == "highest" else [*words, f"{matmul} products"])
