@@ -57,19 +57,20 @@ def checked_jit(fn: _F) -> _F:
         on_error, leaves = _ON_ERROR.get(), jax.tree.leaves((args, kwargs))
         if on_error != "default" or any(isinstance(x, Tracer) for x in leaves):
             return traced(on_error, args, kwargs)
-        answer, failed = marked(args, kwargs)
+        answer, failed = _in_words(lambda: marked(args, kwargs))
         if isinstance(failed, Tracer):
             return traced(on_error, args, kwargs)
         if failed:
-            _explain(lambda: jax.block_until_ready(traced("raise", args, kwargs)))
+            _in_words(lambda: jax.block_until_ready(traced("raise", args, kwargs)))
         return answer
 
     return ft.wraps(fn)(call)  # pyright: ignore[reportReturnType]
 
 
-def _explain(run: Callable[[], Any]) -> None:
+def _in_words(run: Callable[[], Any]) -> Any:
+    """Checks that fail, ours and those of the libraries, say why in a line."""
     try:
-        run()
+        return run()
     except eqx.EquinoxRuntimeError as error:
         raise RuntimeError(words_of(error)) from None
 

@@ -213,7 +213,9 @@ def import_libraries() -> None:
 
 
 def run_tests(folder: str, tests: list[str], *plugins: Any) -> bool:
-    """Whether they pass. Tests that are not there (a map that is old) do."""
+    """Whether they pass. So do single tests that are not there: of an old map, or of a file that
+    cannot be imported, which its run as a whole will say.
+    """
     import pytest  # noqa: PLC0415
 
     os.chdir(folder)
@@ -222,11 +224,8 @@ def run_tests(folder: str, tests: list[str], *plugins: Any) -> bool:
     options = ["-x", "-q", "-p", "no:cacheprovider", "-k", "not 100"]
     options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # Of a second run.
     code = pytest.main([*options, *tests], plugins=list(plugins))
-    return code in (
-        pytest.ExitCode.OK,
-        pytest.ExitCode.USAGE_ERROR,
-        pytest.ExitCode.NO_TESTS_COLLECTED,
-    )
+    gone = pytest.ExitCode.USAGE_ERROR if "::" in tests[0] else None
+    return code in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED, gone)
 
 
 # --- which tests reach which lines ---
@@ -310,7 +309,10 @@ def plan_for(mutant: Mutant, made: dict[str, Any]) -> tuple[Plan, Plan]:
     """The tests that reach it, by file, the quickest first; and all tests of these files."""
     seconds = lambda names: sum(made["seconds"].get(t, 1.0) for t in names)
     texts = [_lines(mutant.path)[number - 1] for number in mutant.lines()]
-    reach = {t for text in texts for t in made["reach"].get(f"{mutant.path}: {text}", ())}
+    lines = [f"{mutant.path}: {text}" for text in texts]
+    if not any(line in made["reach"] for line in lines):  # A new line: any test of the file.
+        lines = [line for line in made["reach"] if line.startswith(mutant.path)]
+    reach = {t for line in lines for t in made["reach"].get(line, ())}
     by_file = defaultdict(list)
     for test in sorted(reach, key=lambda t: seconds([t])):
         by_file[test.partition("::")[0]].append(test)
