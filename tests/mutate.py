@@ -9,8 +9,8 @@ number or a function; of messages, annotations and defaults none is made.
 Before the first mutant the tests run once as they are, to learn which of them reach which line,
 and how long each takes (kept in `.mutate.json`: delete it after large changes). A mutant then
 meets the tests that reach its line, the quickest first, in a process that is forked from one in
-which JAX has been imported. If these pass, it meets all tests of the files that they are from. It
-is caught if a test fails, or takes far longer than it did. Survivors are listed with their line;
+which JAX has been imported. If these pass, it meets all tests of the files that they are from, as
+far as that takes minutes. It is caught if a test fails, or takes far longer than it did. Survivors are listed with their line;
 those that are equivalent are in `EQUIVALENT`, with the reason. `--show` lists the mutants and runs
 nothing.
 """
@@ -28,7 +28,7 @@ import time
 import traceback
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,6 +51,7 @@ TESTS = [
 EQUIVALENT: dict[str, str] = {}
 _MAP = ROOT / ".mutate.json"
 _SLOW, _EXTRA = 4.0, 60.0  # A mutant has so many times the usual seconds, and so many more.
+_ENOUGH = 120.0  # Seconds of tests that a mutant meets, twice.
 _ENV = {  # Most programs of a mutant are those that other mutants have compiled.
     "JAX_COMPILATION_CACHE_DIR": f"{tempfile.gettempdir()}/jpc-mutants",
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
@@ -180,12 +181,17 @@ def fork(work: Any, seconds: float = float("inf")) -> str | None:
         answer, log = Path(folder, "answer"), Path(folder, "log")
         if (pid := os.fork()) == 0:
             _answer(work, answer, log)
-        while os.waitpid(pid, os.WNOHANG) == (0, 0):
-            if time.monotonic() - begin > seconds:
-                os.killpg(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
+        try:
+            while os.waitpid(pid, os.WNOHANG) == (0, 0):
+                if time.monotonic() - begin > seconds:
+                    raise TimeoutError
+                time.sleep(0.05)
+        except BaseException as error:
+            os.killpg(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            if isinstance(error, TimeoutError):
                 return None
-            time.sleep(0.05)
+            raise
         return answer.read_text() if answer.exists() else f"a crash: {log.read_text()[-500:]}"
 
 
@@ -316,17 +322,24 @@ def plan_for(mutant: Mutant, made: dict[str, Any]) -> tuple[Plan, Plan]:
     by_file = defaultdict(list)
     for test in sorted(reach, key=lambda t: seconds([t])):
         by_file[test.partition("::")[0]].append(test)
-    runs = sorted((_quick(group, seconds) for group in by_file.values()), key=seconds)
-    whole = [t for t in made["seconds"] if t.partition("::")[0] in by_file]
-    quick = Plan(runs, sum(map(seconds, runs)))
-    return quick, Plan([[file] for file in by_file], seconds(whole))
+    quick = [
+        _as_many(group, lambda test: seconds([test]), _ENOUGH / 4) for group in by_file.values()
+    ]
+    whole = {file: [t for t in made["seconds"] if t.startswith(f"{file}::")] for file in by_file}
+    runs = _as_many(quick, seconds, _ENOUGH)
+    files = _as_many(by_file, lambda file: seconds(whole[file]), _ENOUGH)
+    took = sum(map(seconds, runs)), sum(seconds(whole[file]) for file in files)
+    return Plan(runs, took[0]), Plan([[file] for file in files], took[1])
 
 
-def _quick(group: list[str], seconds: Any) -> list[str]:
-    """As many as take half a minute, but at least one."""
-    kept = group[:1]
-    for test in group[1:]:
-        kept += [test] if seconds([*kept, test]) < 30 else []
+def _as_many(things: Iterable[Any], seconds: Callable[[Any], float], most: float) -> list[Any]:
+    """The quickest of them, as many as take so long together, but at least one."""
+    kept, total = [], 0.0
+    for thing in sorted(things, key=seconds):
+        total += seconds(thing)
+        if kept and total > most:
+            break
+        kept.append(thing)
     return kept
 
 
