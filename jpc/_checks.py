@@ -60,7 +60,7 @@ def checked_jit(fn: _F) -> _F:
     def call(*args, **kwargs):
         on_error, given = _ON_ERROR.get(), split((args, kwargs))
         alone = on_error == "default" and not any(isinstance(x, Tracer) for x in given[1])
-        fixed, arrays, failed = run("nan" if alone else on_error, *given)
+        fixed, arrays, failed = _in_words(lambda: run("nan" if alone else on_error, *given))
         if alone and isinstance(failed, Tracer):  # Of arrays that are known, in somebody's jit.
             fixed, arrays, _ = run(on_error, *given)
         elif alone:
@@ -84,13 +84,17 @@ def _look(failed: Array, again: Callable[[], Any]) -> None:
         failed, again = last
     if failed:
         _LAST.call = None
-        _explain(lambda: jax.block_until_ready(again()))
+        _in_words(lambda: jax.block_until_ready(again()))
 
 
-def _explain(run: Callable[[], Any]) -> None:
+def _in_words(run: Callable[[], Any]) -> Any:
+    """Checks that fail, ours and those of the libraries, say why in a line."""
     try:
-        run()
-    except eqx.EquinoxRuntimeError as error:
+        return run()
+    except (eqx.EquinoxRuntimeError, jax.errors.JaxRuntimeError) as error:  # By version of JAX.
+        checked = isinstance(error, eqx.EquinoxRuntimeError) or "EquinoxRuntimeError" in str(error)
+        if not checked:
+            raise
         raise RuntimeError(words_of(error)) from None
 
 

@@ -48,9 +48,9 @@ class Layer(eqx.Module):
         return jax.lax.stop_gradient(self.scale) * self.fn(z) + self.skip(z)
 
 
-def apply(layer: Callable, *z: Array) -> Array:
+def apply(layer: Callable, *z: Array, name: str = "A layer") -> Array:
     """`layer(*z)`, traced and differentiated once for all layers that differ only in the values
-    of their arrays. This keeps the first call short for deep networks.
+    of their arrays. This keeps the first call short for deep networks. An error tells its name.
     """
     try:
         return _apply(*split(layer), *z)
@@ -58,7 +58,7 @@ def apply(layer: Callable, *z: Array) -> Array:
         shapes = " and ".join(str(jnp.shape(state)) for state in z)
         why = str(error).partition("\n")[0]
         raise ValueError(
-            f"A layer cannot take what enters it, of shape {shapes} for one example: {why}"
+            f"{name} cannot take what enters it, of shape {shapes} for one example: {why}"
         ) from error
 
 
@@ -71,8 +71,8 @@ def feedforward(layers: Given[Layers], z: Given[Array]) -> list[Array]:
     r"""The states $z_1 \dots z_L$ of a feedforward pass from $z_0$, for one example."""
     check_model("layers", layers)
     states = []
-    for layer in layers:
-        z = apply(layer, z)
+    for i, layer in enumerate(layers, start=1):
+        z = apply(layer, z, name=f"Layer {i}")
         states.append(z)
     return states
 
@@ -86,8 +86,8 @@ def feedforward_batch(layers: Given[Layers], batch: Given[Array]) -> list[Array]
     if not (isinstance(batch, jax.Array | np.ndarray) and batch.ndim):
         raise TypeError(f"batch must be an array with the examples first, got {show(batch)}.")
     states = []
-    for layer in layers:
-        batch = jax.vmap(ft.partial(apply, layer))(batch)
+    for i, layer in enumerate(layers, start=1):
+        batch = jax.vmap(ft.partial(apply, layer, name=f"Layer {i}"))(batch)
         batch = jax.lax.optimization_barrier(batch)  # Or XLA transposes all of the products.
         states.append(batch)
     return states

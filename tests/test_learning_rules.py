@@ -145,7 +145,7 @@ def test_chords_find_what_each_example_needs():
     one = ft.partial(jpc.Nudged, shared=1, own=0, rtol=1e-2)
     once, said = gradient(one(), *problem)
     often, sure = gradient(one(chords=4), *problem)
-    close(often, own, 1e-2)
+    close(often, own, 1e-10)
     assert np.all(sure.result == jpc.RESULTS.successful)
     assert np.any(said.result == jpc.RESULTS.stopped_early)
     ready = one().prepare(*problem[:2], *problem[2])

@@ -10,7 +10,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
-from .._checks import checked_jit, raise_if_failed, raise_if_not_finite
+from .._checks import checked_jit, raise_if, raise_if_failed, raise_if_not_finite
 from .._clamp import check_problem, spell
 from .._energy import AbstractEnergy, take_apart
 from .._given import (
@@ -186,6 +186,8 @@ def method(call: _Call) -> _Call:
     def compiled(self, energy, params, nodes, clamps, **named):
         refuse_half("params", params)
         _check_known(energy, params, nodes, clamps)
+        if named["record"] is not None:
+            _check_record(named["record"].fn, params, nodes, clamps)
         return call(self, energy, params, nodes, clamps, **named)
 
     def made(self, energy, params, nodes, clamps, *, record=None, key=None):
@@ -197,6 +199,18 @@ def method(call: _Call) -> _Call:
         return compiled(self, energy, params, nodes, clamps, record=record, key=key)
 
     return ft.wraps(call)(made)  # pyright: ignore[reportReturnType]
+
+
+def _check_record(fn: Callable, params: PyTree, nodes: Any, clamps: Any) -> None:
+    """That it can be kept."""
+    try:
+        eqx.filter_eval_shape(jax.vmap(ft.partial(fn, params)), nodes, clamps)
+    except TypeError as error:
+        why = str(error).partition("\n")[0]
+        raise TypeError(
+            "Record's fn must take (params, nodes, clamps) of one example and return arrays: "
+            f"{why}"
+        ) from error
 
 
 def _check_known(energy: AbstractEnergy, params: PyTree, nodes: Any, clamps: Any) -> None:
@@ -212,6 +226,12 @@ def _check_known(energy: AbstractEnergy, params: PyTree, nodes: Any, clamps: Any
             f"There is {spell(unknown[0])} among the nodes and clamps, but the network has only "
             f"{', '.join(map(spell, network))}."
         )
+
+
+def until(t1: Any, ts: Array, nodes: Nodes) -> Nodes:
+    """The nodes, or a run-time error if there are times beyond the end."""
+    late = "Record has times beyond t1, at which inference ends: leave them out, or make t1"
+    return raise_if({f"{late} (max_t1) larger.": ts[-1] > jnp.asarray(t1, ts.dtype)}, nodes)
 
 
 def as_precise(state: PyTree, times: Any) -> Any:

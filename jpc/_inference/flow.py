@@ -20,6 +20,7 @@ from .base import (
     check_positive,
     finish,
     method,
+    until,
 )
 from .stages import Stages, futile, rms
 
@@ -68,6 +69,9 @@ class GradientFlow(AbstractInference):
         check_type("controller", self.controller, kind, "diffrax.PIDController(1e-3, 1e-3)")
         kind = dfx.AbstractProgressMeter
         check_type("progress_meter", self.progress_meter, kind, "diffrax.TqdmProgressMeter()")
+        if self.solver.term_structure is not dfx.AbstractTerm:
+            kind = type(self.solver).__name__
+            raise ValueError(f"{kind} is no solver of one plain ODE, such as diffrax.Heun().")
         choice("reduction", self.reduction, ("sum", "mean"))
         check_positive("t1", self.t1)
         check_positive("dt0", self.dt0, none=True)
@@ -88,6 +92,8 @@ class GradientFlow(AbstractInference):
 
     @method
     def __call__(self, energy, params, nodes, clamps, *, record=None, key=None):
+        if record is not None and record.ts is not None:
+            nodes = until(self.t1, record.ts, nodes)
         integrate = self._apart if self.reduction == "sum" else self._together
         end, result, stats, trajectory = integrate(energy, params, nodes, clamps, record)
         named: Any = dict(throw=self.throw, trajectory=trajectory)
@@ -139,7 +145,8 @@ class GradientFlow(AbstractInference):
             steps = record.ts is None
             max_steps = min(max_steps, record.length) if steps else max_steps
             fn = lambda t, z, args: keep(z)
-            subs.append(dfx.SubSaveAt(t0=steps, steps=steps, ts=time(record.ts), fn=fn))
+            ts = None if steps else time(jnp.minimum(record.ts, self.t1))
+            subs.append(dfx.SubSaveAt(t0=steps, steps=steps, ts=ts, fn=fn))
         solution = dfx.diffeqsolve(
             dfx.ODETerm(field),
             solver,
