@@ -186,6 +186,7 @@ def _misfits(config: Config) -> list[tuple[bool, str]]:
     task, kind, method = config.data.task, config.network.kind, config.inference.method
     inference, training, own = config.inference, config.training, config.data.is_own
     given = {"--target": config.data.target, "--image-size": config.data.image_size}
+    given |= {"--leave-out": config.data.leave_out}
     return [
         (
             task not in FORWARD and kind != "mlp",

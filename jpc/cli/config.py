@@ -71,7 +71,8 @@ class Data:
     task: str = option("", "what from what", choices=TASKS, shown="discriminative")
     validation: float = option(0.0, "examples to set apart, or their share", least=0.0)
     augment: str = option("none", "of training images", choices=("none", "shift", "flip"))
-    target: str | None = option(None, "column, key or file of own targets", shown="the last")
+    target: str | None = option(None, "own column(s), key or file of it", shown="the last")
+    leave_out: str | None = option(None, "own columns not to learn from: a,b", shown="none")
     image_size: int | None = option(None, "side of own images", least=1, shown="theirs, or 32")
 
     @property

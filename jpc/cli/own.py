@@ -32,16 +32,26 @@ def _refused() -> Iterator[None]:
 
 
 def load_own(data: Data, *, flatten: bool) -> Dataset:
-    """The data of a path, for a task if one was given."""
+    """The data of a path, for a task if one was given. Without supervision everything is learned
+    but what is named.
+    """
+    unsupervised, names = data.task == "unsupervised", (data.leave_out, data.target)
+    left_out = names if unsupervised else names[:1]
     with _refused():
         return load(
             data.dataset,
-            target=data.target,
+            target=() if unsupervised else data.target,
+            leave_out=[name for each in left_out for name in split_names(each)],
             image_size=data.image_size,
             validation=data.validation,
             regression=_REGRESSION.get(data.task),
             flatten=flatten,
         )
+
+
+def split_names(given: str | None) -> list[str]:
+    """`a,b` as a list."""
+    return [name.strip() for name in (given or "").split(",") if name.strip()]
 
 
 def settle(config: Config, dataset: Dataset) -> Config:

@@ -305,8 +305,8 @@ def _mistakes(outcome: Outcome | None) -> Part:
     text = note("Test examples of which the network was surest and wrong, the worst first.")
     if outcome.pictures:
         return Part(title, text, more=gallery(outcome.pictures))
-    features = [f"x{i + 1}" for i in range(len(outcome.rows[0]) - 3)]
-    return Part(title, text, more=table(["row", "is", "said", *features], outcome.rows))
+    header = ["row", "is", "said", *outcome.features]
+    return Part(title, text, more=table(header, outcome.rows))
 
 
 def _by_layer(

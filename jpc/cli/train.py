@@ -22,6 +22,7 @@ from .report import Report, Status
 from .setting import Picture, State
 from .steps import make_step, make_stop
 from .tasks import AbstractTask, make_task
+from .text import told
 from .toml import as_tables
 
 _PAUSE = 10.0  # Seconds between two reports: to draw them takes time, too.
@@ -143,7 +144,8 @@ def train(
         with contextlib.suppress(OSError):  # Of which the first one matters.
             watcher.report("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
         raise
-    watcher.conclude(fitted.state, "finished")
+    with told("writing the report ...", progress):
+        watcher.conclude(fitted.state, "finished")
     stop = make_stop(task)
     return fitted.history[-1 if stop is None else stop.best(fitted.history)]
 
