@@ -37,11 +37,11 @@ def describe_dataset(dataset: Dataset, *, whole: bool) -> dict[str, Any]:
     parts = dict(train=dataset.train, validation=dataset.validation, test=dataset.test)
     counts = {name: len(part[1]) for name, part in parts.items() if part}
     found: dict[str, Any] = dict(dataset=dataset.name, **counts)
-    if dataset.note:
-        found["note"] = dataset.note
     found["input"] = " x ".join(map(str, schema.shape)) + (
         " (an image)" if schema.is_image else " features"
     )
+    if dataset.note:
+        found["note"] = dataset.note
     found |= _inputs(dataset, whole)
     return found | (_classes(dataset, whole) if schema.classes else _numbers(dataset))
 
@@ -56,9 +56,14 @@ def _inputs(dataset: Dataset, whole: bool) -> dict[str, Any]:
         }
     names = schema.inputs
     some = len(names) if whole else _SHOWN
-    pairs = zip(names[:some], values.T, strict=False)
-    found = {f"feature {name}": _range(column) for name, column in pairs}
+    words = [bool(each) for each in schema.words for _ in each or [""]] or [False] * len(names)
+    every = zip(names[:some], words, values.T, strict=False)
+    found = {f"feature {name}": (_share if word else _range)(x) for name, word, x in every}
     return found | ({"...": f"{len(names) - some} more features"} if len(names) > some else {})
+
+
+def _share(values: np.ndarray) -> str:
+    return f"{100 * values.mean():.3g} % of the examples"
 
 
 def _range(values: np.ndarray) -> str:

@@ -72,7 +72,8 @@ def observe(task: AbstractTask, state: State) -> Outcome | None:
     chances = [f" ({100 * scores[i, guesses[i]]:.0f} %)" * sure for i in worst]
     if is_image:
         captions = [f"{a}{p}, is {b}" for (a, b), p in zip(said, chances, strict=True)]
-        shown = map(Picture, dataset.restore(images[worst]), captions, [False] * len(worst))
+        found = dataset.restore(images[worst]) if worst else ()
+        shown = map(Picture, found, captions, [False] * len(worst))
         return Outcome(*known, pictures=tuple(shown), remade=remade)
     inputs = dataset.restore(images[worst]).reshape(len(worst), math.prod(dataset.shape))
     inputs = inputs[:, :_COLUMNS]

@@ -29,6 +29,10 @@ def _refused() -> Iterator[None]:
         yield
     except DataError as error:
         raise ConfigError(str(error)) from None
+    except ValueError as error:
+        if "validation" not in str(error):
+            raise
+        raise ConfigError(f"--validation: {error}") from None
 
 
 def load_own(data: Data, *, flatten: bool) -> Dataset:

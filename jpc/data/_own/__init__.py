@@ -62,6 +62,8 @@ def read_own(
         raise DataError(f"{text}: there is no such file or folder.")
     with _told(path), unchanged(path, list_images(path) if path.is_dir() else [path]):
         if path.is_dir() or ending in ENDINGS:
+            if target:
+                raise DataError(f"{text}: the classes of images are their folders; no target.")
             return read_images(path, image_size, like, classes=target != ())
         if ending in DELIMITERS:
             return read_table(path, target, leave_out, like)

@@ -147,6 +147,8 @@ def _arrange(path: Name, arrays: dict[str, np.ndarray], target: Any, what: str) 
     parts = {role[1]: _pair(path, arrays, keys, role[1]) for role in keys if role[0] == "inputs"}
     if "" in parts and len(parts) == 1:
         parts = {"train": parts[""]}
+    if not arrays:
+        raise DataError(f"{path} has no arrays in it: save x and y.")
     if not parts or "" in parts:
         names = "x and y, or x_train, y_train, x_test and y_test"
         raise DataError(f"{path}: the {what}s are {some(arrays)}. Call them {names}.")
@@ -180,7 +182,9 @@ def _pair(path: Name, arrays: dict[str, np.ndarray], keys: dict, part: str) -> P
 def _check_numbers(where: str, values: np.ndarray) -> None:
     if values.dtype.kind not in "buif":
         raise DataError(f"{where} is of type {values.dtype}: numbers are needed.")
-    if values.ndim == 0 or values.size == 0:
+    if values.ndim == 0:
+        raise DataError(f"{where} is one number: it needs a row for each example.")
+    if values.size == 0:
         raise DataError(f"{where} has the shape {values.shape}: there is nothing in it.")
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         place = np.argwhere(~np.isfinite(values))[0].tolist()

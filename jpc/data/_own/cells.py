@@ -10,6 +10,7 @@ from typing import NamedTuple
 MISSING = ("", "nan", "na", "n/a", "null", "none", "?", "-")
 _MOST_WORDS = 100
 _DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}([ T].*)?|\d{1,2}:\d\d(:\d\d)?")
+_FIGURE = re.compile(r"\D{0,4}\d[\d.,' ]*\D{0,4}")  # With a currency, a unit, separators.
 _COMMA = re.compile(r"[-+]?\d+,\d+")
 
 
@@ -97,7 +98,7 @@ class Seen:
         if line and (different > _MOST_WORDS or 2 * different > max(there, 4)):
             many = f"over {_MOST_WORDS}" if different > _MOST_WORDS else different
             said = f"{shown} is one of {many} different words in {there} rows, too many to learn:"
-            return line, f"{said} {_LEAVE_OUT}."
+            return line, f"{said}{_NUMBER_HINT * bool(_FIGURE.fullmatch(word))} {_LEAVE_OUT}."
         return self._gap() if self.missing else None
 
     def _gap(self) -> tuple[int, str]:
@@ -109,6 +110,7 @@ class Seen:
         return line, f"{said}. Fill it in, delete {rows}, or {_LEAVE_OUT}."
 
 
+_NUMBER_HINT = " write numbers as 1234.5, without signs, or"
 _LEAVE_OUT = "leave the column out (--leave-out, leave_out=)"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..._extras import TRAIN
-from .found import PARTS, DataError, Found, Like, Part, check_size
+from .found import PARTS, DataError, Found, Like, NoTargetsError, Part, check_size
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")  # Others run other programs.
@@ -51,7 +51,7 @@ def _in_classes(path: Path, listed: dict[Path, str]) -> dict[Path, str]:
     found = {file: name for file, name in listed.items() if name}
     if listed and not found:
         file = next(iter(listed))
-        raise DataError(
+        raise NoTargetsError(
             f"{file} is in no class folder: put it into {path}/CLASS/{file.name}, "
             "or learn without classes (--task unsupervised, target=())."
         )

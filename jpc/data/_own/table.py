@@ -57,12 +57,11 @@ def _find_words(path: Path, columns: Columns, width: int, comma: bool) -> list[t
     for line, row in _full_rows(path, columns.header, width):
         for each, place in zip(seen, columns.features, strict=True):
             each.add(line, row[place].strip(), comma)
-    wrong = [
-        (each.wrong(), columns.names[i]) for each, i in zip(seen, columns.features, strict=True)
-    ]
-    first = min(((found[0], found[1], name) for found, name in wrong if found), default=None)
-    if first is not None:
-        line, said, name = first
+    every = [(*found, place) for each, place in zip(seen, columns.features, strict=True)
+             if (found := each.wrong())]  # fmt: skip
+    if every:
+        line, said, place = min(every, key=lambda found: (found[0], found[2]))
+        name = columns.names[place]
         where = f", line {line}, column {name!r}:" if line else f": the column {name!r}"
         raise DataError(f"{path}{where} {said}")
     return [each.words() for each in seen]
@@ -205,7 +204,22 @@ def _rows(path: Path, *, skip: bool = False) -> Iterator[tuple[int, list[str]]]:
                     if not skip:
                         yield line, row
                     skip = False
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8 text: {error.reason}. Save it as such.") from None
+    except UnicodeDecodeError:
+        said = f"{path}, line {_undecoded(path)}: not UTF-8 text"
+        raise DataError(
+            f"{said}. Save the table as UTF-8, in an editor or a spreadsheet."
+        ) from None
     except csv.Error as error:
-        raise DataError(f"{path}, after line {line}: {error}.") from None
+        open_quote = "unexpected end" in str(error)
+        said = "a quotation mark is opened and not closed" if open_quote else error
+        raise DataError(f"{path}, after line {line}: {said}.") from None
+
+
+def _undecoded(path: Path) -> int:
+    """The first line that is not text."""
+    for line, text in enumerate(path.read_bytes().split(b"\n"), start=1):
+        try:
+            text.decode()
+        except UnicodeDecodeError:
+            return line
+    return 1
