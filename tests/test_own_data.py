@@ -146,7 +146,7 @@ BAD_TABLES = {
     "a,b,kind\n" + "".join(f"n{i},{i},x\n" for i in range(20)): "line 2.*'n0' is one of 20 diff",
     GOOD.replace("3.5,2", "inf,2"): "line 5, column 'a': 'inf' is not a number",
     GOOD.replace("3.5,2,y", "3.5,2,"): "line 5, column 'kind': no label",
-    GOOD.replace("3.5,2", '3.5,"2'): "after line 4: unexpected end",
+    GOOD.replace("3.5,2", '3.5,"2'): "after line 4: a quotation mark",
     "a,b,kind\n" + "1,,x\n2,,y\n" * 10: "the column 'b' is empty",
     "a,b,kind\n" + "1,2,\n" * 10: "the column 'kind' is empty",
     "a,y\n" + "".join(f"{i},{i * 1.7}\n" for i in range(30)) + "5,1.x\n": "line 32.*'1.x' is not",

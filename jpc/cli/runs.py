@@ -71,7 +71,7 @@ def train(
         return
     with exits(debug):
         config = _choose_run(file, out, resume, overwrite, given or {})
-        from .report import describe_metric  # noqa: PLC0415
+        from .metrics import describe_metric  # noqa: PLC0415
         from .train import prepare, train as train_task  # noqa: PLC0415
 
         task = prepare(config, progress=shown)

@@ -15,6 +15,7 @@ WIDTH, HEIGHT = 440, 270
 LEFT, RIGHT, TOP, BOTTOM = 62, 14, 26, 40
 _MOST_NAMES = 8
 _SMALLEST = 1e-9
+_SAME = 1e-3  # Values that differ by less, in relative terms, are drawn as a flat line.
 _LINE = 18  # Between the lines of a legend in a file.
 _DARK_CELL = 0.55
 _LETTER = 8.4  # How wide a letter is on a phone, where text is larger.
@@ -56,6 +57,11 @@ class Axis(NamedTuple):
     def place(self, value: Number, start: Number, stop: Number) -> float:
         low, high, value = map(self._scale, (self.low, self.high, value))
         return start + (stop - start) * (value - low) / (high - low)
+
+    def up_to(self, most: float) -> "Axis":
+        """No further than what there can be."""
+        ticks = [tick for tick in self.ticks if tick <= most]
+        return self._replace(high=min(self.high, most), ticks=ticks)
 
     def show(self, tick: Number) -> str:
         if not self.log or (min(self.ticks) > 9e-5 and max(self.ticks) < 1.1e4):
@@ -124,11 +130,12 @@ def chart(
     *,
     log: bool = False,
     log_x: bool = False,
+    most: float = math.inf,
     mark: Mark | None = None,
     note: str = "",
 ) -> list[Drawing]:
     """Lines over an axis, or nothing if there is nothing to draw. On a logarithmic axis what is
-    not positive, or tiny beside the largest value, is left out.
+    not positive, or tiny beside the largest value, is left out. Values can be `most` at most.
     """
     values = [y for line in lines for y in (*line.ys, *line.low, *line.high) if y is not None]
     floor = _SMALLEST * max(filter(math.isfinite, values), default=0.0)
@@ -138,7 +145,7 @@ def chart(
     if not xs:
         return []
     x_axis = log_axis(xs, tight=True) if log_x else linear_axis(xs, whole=x_label == "epoch")
-    y_axis, number = axis(ys, log), len(lines)
+    y_axis, number = axis(ys, log).up_to(most), len(lines)
     bands = [_band(line, x_axis, y_axis, colour(i, number)) for i, line in enumerate(lines)]
     paths = [_path(line, x_axis, y_axis, colour(i, number)) for i, line in enumerate(lines)]
     drawn = [*_grid(x_axis, y_axis), *_labels(x_label, y_label), *bands, *paths]
@@ -164,8 +171,9 @@ def axis(values: Sequence[Number], log: bool) -> Axis:
 def linear_axis(values: Sequence[Number], *, whole: bool = False) -> Axis:
     """About five round numbers, whole ones if asked for."""
     low, high = min(values), max(values)
-    if high - low <= 1e-9 * max(abs(low), abs(high), 1e-9):
-        low, high = low - 0.5, high + 0.5
+    if high - low <= _SAME * max(abs(low), abs(high), 1e-9):
+        half = 0.5 if low == high else _SAME * max(abs(low), abs(high))
+        low, high = low - half, high + half
     size = _round_up((high - low) / 5)
     size = max(1.0, size) if whole else size
     first, last = math.ceil(low / size - 1e-9), math.floor(high / size + 1e-9)
