@@ -131,7 +131,9 @@ class Run:
             with self.saver.resting(snapshot):
                 snapshot = self._conclude(snapshot, watch)
             over = self._is_over(snapshot, epochs)
-            for callback in (self.progress.end, *self.callbacks):
+            self.progress.end(dict(snapshot.history[-1]))
+            self.progress.work("saving")
+            for callback in self.callbacks:
                 callback(dict(snapshot.history[-1]))
             self.saver.after_epoch(snapshot, over)
         return snapshot

@@ -8,9 +8,9 @@ from typing import Any
 
 from .config import ENTRIES, METHOD_OPTIONS, NETWORK_OPTIONS, Config, ConfigError, Entry
 from .rules import (
+    ELSEWHERE,
     FORWARD,
     FROM_FORWARD,
-    IN_PYTHON,
     make_defaults,
     rate_of,
     rule_misfits,
@@ -87,8 +87,8 @@ def check_value(entry: Entry, value: Any) -> None:
     words = {bool: "true or false", str: "a name", int: "a whole number", float: "a number"}
     if not okay[entry.kind]:
         raise ConfigError(f"{entry.flag} must be {words[entry.kind]}, got {value!r}.")
-    if entry.name == "rule" and value in IN_PYTHON:
-        raise ConfigError(f"--rule {value} is in Python only: {IN_PYTHON[value]}.")
+    if entry.name == "rule" and value in ELSEWHERE:
+        raise ConfigError(f"There is no --rule {value}: {ELSEWHERE[value]}.")
     if rules["choices"] and not (value in rules["choices"] or _is_path(rules["also"], value)):
         said = did_you_mean(str(value), rules["choices"])
         listed = _listed(rules["choices"]) + (", or a path" if rules["also"] else "")

@@ -83,8 +83,12 @@ def _check(config: Config, dataset: Dataset) -> None:
         raise ConfigError(
             f"--batch-size {size}, but {dataset.name} has {examples} examples to train with."
         )
-    if kind != "mlp" and not dataset.schema.is_image:
+    if dataset.schema.is_image:
+        return
+    if kind != "mlp":
         raise ConfigError(f"--network {kind} is for images, but {dataset.name} has none: mlp.")
+    if config.data.augment != "none":
+        raise ConfigError(f"--augment is for images, and {dataset.name} has none: leave it out.")
 
 
 def _absolute(dataset: str) -> str:

@@ -19,13 +19,15 @@ _ANY = tuple(METHOD_OPTIONS)
 _NOT_EXACT = tuple(method for method in _ANY if method != "equilibrium")
 
 
-_NAMES = "a network of named predictions is written as one, jpc.GraphEnergy"
-_SEQUENCES = "it learns sequences, which are no data sets here, jpc.make_tpc_step"
-IN_PYTHON = {
-    **dict.fromkeys(("graph", "graphs"), f"{_NAMES} (docs/networks.md)"),
-    **dict.fromkeys(("mask", "masks"), "which units are given is said for each call, mask="),
-    "memory": "images are recalled from parts that are given, jpc.solve_inference(..., mask=)",
-    **dict.fromkeys(("temporal", "tpc"), f"{_SEQUENCES} (docs/variants/temporal.md)"),
+# Variants that are no rule: how to have them.
+ELSEWHERE = {
+    "dendrites": "that is --rule bpc --task generative --source-gradient 0.1",
+    "mupc": "that is --param-type mupc --skips, with any rule",
+    "hybrid": "that is --task hybrid",
+    "graph": "networks of named predictions are in Python only, jpc.GraphEnergy",
+    "mask": "units that are given in part are in Python only, jpc.make_pc_step(..., mask=...)",
+    "memory": "that is in Python only, jpc.solve_inference(..., mask=...)",
+    "temporal": "sequences are in Python only, jpc.make_tpc_step",
 }
 
 
