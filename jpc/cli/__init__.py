@@ -26,7 +26,9 @@ def main() -> None:
         if not isinstance(end.code, int):
             raise
         _end(end.code)
-    except OSError as error:  # What is said cannot be written: a full disk, a pipe that is closed.
+    except BrokenPipeError:  # Nobody listens any more, as with head.
+        _end(1)
+    except OSError as error:  # What is said cannot be written, on a full disk.
         sys.stderr.write(f"jpc: {error.strerror}\n")
         _end(1)
 

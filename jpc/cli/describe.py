@@ -56,8 +56,7 @@ def _inputs(dataset: Dataset, whole: bool) -> dict[str, Any]:
         }
     names = schema.inputs
     some = len(names) if whole else _SHOWN
-    words = [bool(each) for each in schema.words for _ in each or [""]] or [False] * len(names)
-    every = zip(names[:some], words, values.T, strict=False)
+    every = zip(names[:some], schema.are_words, values.T, strict=False)
     found = {f"feature {name}": (_share if word else _range)(x) for name, word, x in every}
     return found | ({"...": f"{len(names) - some} more features"} if len(names) > some else {})
 

@@ -86,7 +86,8 @@ def train(
         say(json.dumps(dict(record, run=str(folder.path), report=str(folder.report))))
     elif shown:
         said = describe_metric(task.headline, record[task.headline])
-        say(f"{said} after {record['epoch']} epochs\nreport: {folder.report}")
+        epochs = f"{record['epoch']} epoch" + "s" * (record["epoch"] != 1)
+        say(f"{said} after {epochs}\nreport: {folder.report}")
         for line in advise(task.setting.config, record):
             say(line, err=True)
     if show and not webbrowser.open(folder.report.resolve().as_uri()):

@@ -13,6 +13,7 @@ Number: TypeAlias = float | int
 
 WIDTH, HEIGHT = 440, 270
 LEFT, RIGHT, TOP, BOTTOM = 62, 14, 26, 40
+_INSET = 8  # Between the edge and the first point, so that a mark is not on a tick's name.
 _MOST_NAMES = 8
 _SMALLEST = 1e-9
 _SAME = 1e-3  # Values that differ by less, in relative terms, are drawn as a flat line.
@@ -271,8 +272,11 @@ def _ring(mark: Mark, x_axis: Axis, y_axis: Axis) -> str:
 
 
 def _spot(x: Number, y: Number, x_axis: Axis, y_axis: Axis) -> tuple[Number, Number]:
-    across = x_axis.place(x, LEFT, WIDTH - RIGHT)
-    return across, y_axis.place(y, HEIGHT - BOTTOM, TOP)
+    return _across(x, x_axis), y_axis.place(y, HEIGHT - BOTTOM, TOP)
+
+
+def _across(x: Number, x_axis: Axis) -> float:
+    return x_axis.place(x, LEFT + _INSET, WIDTH - RIGHT - _INSET)
 
 
 def _grid(x_axis: Axis, y_axis: Axis) -> list[str]:
@@ -283,8 +287,7 @@ def _grid(x_axis: Axis, y_axis: Axis) -> list[str]:
         drawn.append(f'<line class="grid" x1="{LEFT}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}" />')
         drawn.append(_text(LEFT - 6, y + 4, y_axis.show(tick), "end"))
     for tick in x_axis.ticks:
-        x = x_axis.place(tick, LEFT, right)
-        drawn.append(_text(x, bottom + 16, x_axis.show(tick), "middle"))
+        drawn.append(_text(_across(tick, x_axis), bottom + 16, x_axis.show(tick), "middle"))
     return drawn
 
 
@@ -319,7 +322,8 @@ def matrix(
     at, drawn = (lambda i: margin + size * i), []
     for i, row in enumerate(counts):
         drawn.append(_text(margin - 6, at(i + 0.5) + 4, short[i], "end"))
-        drawn.append(_upright(at(i + 0.5) + 4, margin - 6, short[i]))
+        wide = max(map(len, short)) * _LETTER > size
+        drawn.append((_upright if wide else _level)(at(i + 0.5), margin - 6, short[i]))
         for j, count in enumerate(row):
             share = count / max(sum(row), 1)
             said = f"{count} of {sum(row)} that are {names[i]} were taken for {names[j]}"
@@ -335,10 +339,12 @@ def _shorten(name: str) -> str:
     return name if len(name) <= 12 else name[:11] + "…"
 
 
+def _level(x: Number, y: Number, text: str) -> str:
+    return _text(x, y, text, "middle")
+
+
 def _upright(x: Number, y: Number, text: str) -> str:
-    if len(text) <= 2:
-        return _text(x - 4, y, text, "middle")
-    return _text(x, y, text, "start", f' transform="rotate(-90 {x:.1f} {y:.1f})"')
+    return _text(x + 4, y, text, "start", f' transform="rotate(-90 {x + 4:.1f} {y:.1f})"')
 
 
 def _cell(x: Number, y: Number, size: Number, share: Number, said: str) -> str:

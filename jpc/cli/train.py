@@ -118,7 +118,9 @@ def train(
 
     The last epoch's entry of the metrics.
     """
-    config, watcher, state = task.setting.config, Watcher(task, folder), task.state()
+    config = task.setting.config
+    with told("making the network ...", progress):
+        watcher, state = Watcher(task, folder), task.state()
     examples = len(task.setting.dataset.train[1])
     folder.read_metrics()  # If they are damaged, that is known before training.
     if resume is True:

@@ -59,6 +59,13 @@ class Schema:
         both = zip(names, words, strict=True)
         return [n for name, each in both for n in ([f"{name} = {w}" for w in each] or [name])]
 
+    @property
+    def are_words(self) -> list[bool]:
+        """Whether each feature that a network sees is a word, there or not."""
+        return [bool(each) for each in self.words for _ in each or [""]] or [False] * len(
+            self.mean
+        )
+
     def scale(self, inputs: Num[np.ndarray, "_ ..."]) -> Float[np.ndarray, "_ ..."]:
         """Numbers of a file, with black at 0 and white at 1 in images."""
         if not self.is_image:
@@ -82,7 +89,9 @@ class Schema:
         """The opposite: images in [0, 1], or features in their own units."""
         inputs = self._as_examples(inputs)
         found = inputs * self._broadcast(self.std) + self._broadcast(self.mean)
-        return np.clip(found, 0, 1).astype(np.float32) if self.is_image else found
+        if self.is_image:
+            return np.clip(found, 0, 1).astype(np.float32)
+        return np.where(self.are_words, np.round(found), found)
 
     def _as_examples(self, inputs: Any) -> np.ndarray:
         """One or many, flat or not."""
