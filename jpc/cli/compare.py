@@ -141,8 +141,9 @@ class Comparison(NamedTuple):
 
 
 _RUNS = (
-    "Each run after its last epoch: accuracy in %, loss, seconds with compiling, the error of the "
-    "learning gradient beside that at equilibrium (0 is exact), and the options they differ in."
+    "Each run after its last epoch: accuracy in %, loss, seconds without compiling, the error of "
+    "the learning gradient beside that at equilibrium (0 is exact), and the options they differ "
+    "in."
 )
 
 
@@ -200,11 +201,16 @@ def _group(
     """
     found: dict[tuple[str, ...], dict[Any, Sequence[Record]]] = {}
     called: dict[tuple[str, ...], str] = {}
+    # What only some of them have follows from a choice that all of them made.
+    in_all = [name for name in different if all(o.get(name) is not None for o in options)]
+    told_apart = {tuple(str(o.get(name)) for name in in_all) for o in options}
+    every = {tuple(str(o.get(name)) for name in different) for o in options}
+    chosen = in_all if len(told_apart) == len(every) else different
     for name, given, lines in zip(names, options, records, strict=True):
         key = tuple(str(given.get(name)) for name in different)
         found.setdefault(key, {}).setdefault(given.get(_SEED), lines)
-        told = ", ".join(map(_describe, different, key)) or "all runs"
-        called.setdefault(key, told if len(different) <= _MOST_TOLD else name)
+        told = ", ".join(_describe(name, str(given.get(name))) for name in chosen) or "all runs"
+        called.setdefault(key, told if len(chosen) <= _MOST_TOLD else name)
     return [Group(called[key], list(runs.values())) for key, runs in found.items()]
 
 

@@ -42,15 +42,19 @@ def _by_layer(
     return [Line(f"{each} {i}", epochs, column) for i, column in enumerate(columns, start=1)]
 
 
+_WAYS = " Network 1 goes from labels to images, network 2 back."
+
+
 def energies(method: str, records: Sequence[Record]) -> Part:
     """During inference, and over training."""
     title = "Energies of the layers"
     drawn = []
     for name in _vectors(records):
         kept = [record for record in records if record.get(name)]
-        each = "layer" if name == "energies" else name_metric(name)
+        each = {"energies": "layer", "losses": "network"}.get(name, name_metric(name))
         lines = _by_layer(kept, [record[name] for record in kept], each)
         text = "Mean over the steps of each epoch."
+        text += _WAYS * (name == "losses")
         drawn += chart(
             f"Training: {name_metric(name)}",
             lines,
