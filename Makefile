@@ -1,12 +1,13 @@
 # Everything runs in .venv, made on first use and again when the dependencies change. A demo needs
-# the command; the tests need the developers' tools too.
+# the command; the tests need the developers' tools too, and the site its own.
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -qq -c constraints.txt
 COMMAND := .venv/.command
 TOOLS := .venv/.tools
+SITE := .venv/.site
 
-.PHONY: demo test faults clean
+.PHONY: demo test faults docs site clean
 
 demo: $(COMMAND)
 	@$(BIN)/jpc train
@@ -22,8 +23,15 @@ faults: $(TOOLS)
 	@$(BIN)/python tests/faults/faults.py
 	@$(BIN)/python tests/faults/kill.py
 
+# The documentation, in site/. A reference, link or anchor that leads nowhere fails.
+docs: $(SITE)
+	@$(BIN)/zensical build --strict --clean
+
+site: $(SITE)
+	@$(BIN)/zensical serve
+
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis .cache site
 
 $(COMMAND): pyproject.toml constraints.txt
 	@echo "Setting up .venv (once)"
@@ -33,4 +41,8 @@ $(COMMAND): pyproject.toml constraints.txt
 
 $(TOOLS): $(COMMAND)
 	@$(PIP) -e '.[train,dev]'
+	@touch $@
+
+$(SITE): $(COMMAND)
+	@$(PIP) -e '.[train,docs]'
 	@touch $@

@@ -11,14 +11,13 @@ DOCS = Path(__file__).parents[1] / "docs"
 TEXT = (DOCS / "learn.md").read_text()
 
 
-def blocks(page):
-    text = (DOCS / page).read_text()
+def fenced(text):
     return re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
 def run(page):
     names = {}
-    for block in blocks(page):
+    for block in fenced((DOCS / page).read_text()):
         exec(block, names)
     return names
 
@@ -67,14 +66,27 @@ def test_networks():
     assert np.any(names["slope"] != 0)
 
 
-def test_variants():
-    """A variant of one's own trains, and stops its inference where its own energy is small."""
-    names = run("variants.md")
-    energies = [record["energy"] for record in names["fitted"].history]
-    assert energies[-1] < 0.7 * energies[0]
+def test_write_your_own():
+    """Energies, losses, layers, methods, steps and graphs of one's own: inference descends, stops
+    where it says, and is that of the linear graph, whose causes have a closed form.
+    """
+    names = run("extend.md")
+    model, y, x = (names[name] for name in ("model", "y", "x"))
+    start, end = (
+        names["robust"](model, *jpc.clamp(activities[:-1], y, x))
+        for activities in (names["activities"], names["inferred"])
+    )
+    assert end < start
     result = names["result"]
     assert np.all(result["result"] == jpc.RESULTS.stopped_early)
     assert np.all(result["stats"]["steps"] == 10) and len(result["stats"]["steps"]) == 64
+    energies = [record["energy"] for record in names["fitted"].history]
+    assert energies[-1] < 0.7 * energies[0]
+    layers, given = names["params"].values(), names["given"].values()
+    weight = np.concatenate([layer.weight for layer in layers])
+    left = np.concatenate(list(given), axis=1) - np.concatenate([layer.bias for layer in layers])
+    causes = np.linalg.solve(np.eye(2) + weight.T @ weight, weight.T @ left.T).T
+    np.testing.assert_allclose(names["causes"], causes, rtol=0.05, atol=0.02)
 
 
 def test_layers():
