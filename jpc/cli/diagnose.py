@@ -96,7 +96,7 @@ def _hardest(problem: Problem, config: Config, options: dict[str, Any]) -> Any:
     none to spread.
     """
     (model, skip_model), _, output, input = problem
-    if config.data.task not in FORWARD:
+    if config.data.task not in FORWARD or input is None:
         return slice(_FLOW_EXAMPLES)
     made = jpc.init_activities_with_ffwd(model, input, skip_model=skip_model, **options)[-1]
     made = jax.nn.softmax(made) if config.energy.loss == "ce" else made

@@ -25,7 +25,10 @@ class _Rows(NamedTuple):
 
 
 class _OddCellError(ValueError):
-    """Neither a number nor a word that is known: a line, and its row."""
+    """Neither a number nor a word that is known."""
+
+    def __init__(self, line: int, row: list[str]):
+        self.line, self.row = line, row
 
 
 def read_table(path: Path, target: Target, leave_out: Sequence[str], like: Like | None) -> Found:
@@ -42,7 +45,7 @@ def read_table(path: Path, target: Target, leave_out: Sequence[str], like: Like 
         rows = _read(path, columns, width, code)
     except _OddCellError as error:
         if like is not None:
-            _explain(path, *error.args, columns, code)
+            _explain(path, error.line, error.row, columns, code)
         code = code._replace(words=_find_words(path, columns, width, code.comma))
         rows = _read(path, columns, width, code)
     targets = [
