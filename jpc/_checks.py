@@ -49,23 +49,27 @@ def checked_jit(fn: _F) -> _F:
     that comes after the one that failed, at the latest.
     """
 
-    @ft.partial(jax.jit, static_argnums=(0, 1))
-    def run(on_error: Failure, fixed: Hashable, arrays: list) -> tuple[Fixed, list, Array]:
-        args, kwargs = join(fixed, arrays)
+    @eqx.filter_jit
+    def traced(on_error: Failure, args: Any, kwargs: Any) -> Any:
         with checks(on_error):
-            answer = fn(*args, **kwargs)
-        fixed, arrays = split(answer)
+            return fn(*args, **kwargs)
+
+    @ft.partial(jax.jit, static_argnums=0)
+    def marked(fixed: Hashable, arrays: list) -> tuple[Fixed, list, Array]:
+        args, kwargs = join(fixed, arrays)
+        with checks("nan"):
+            fixed, arrays = split(fn(*args, **kwargs))
         return Fixed(fixed), arrays, _any_marked(arrays)
 
     def call(*args, **kwargs):
-        on_error, given = _ON_ERROR.get(), split((args, kwargs))
-        alone = on_error == "default" and not any(isinstance(x, Tracer) for x in given[1])
-        fixed, arrays, failed = _in_words(lambda: run("nan" if alone else on_error, *given))
-        if alone and isinstance(failed, Tracer):  # Of arrays that are known, in somebody's jit.
-            fixed, arrays, _ = run(on_error, *given)
-        elif alone:
-            _look(failed, lambda: run("raise", *given))
-        return join(fixed.value, arrays)
+        on_error, (fixed, arrays) = _ON_ERROR.get(), split((args, kwargs))
+        if on_error != "default" or any(isinstance(x, Tracer) for x in arrays):
+            return traced(on_error, args, kwargs)
+        rest, arrays, failed = _in_words(lambda: marked(fixed, arrays))
+        if isinstance(failed, Tracer):  # Of arrays that are known, in somebody's jit.
+            return traced(on_error, args, kwargs)
+        _look(failed, lambda: traced("raise", args, kwargs))
+        return join(rest.value, arrays)
 
     return ft.wraps(fn)(call)  # pyright: ignore[reportReturnType]
 

@@ -181,7 +181,7 @@ class GradientFlow(AbstractInference):
         if self._is_explicit():
             begun = rms(speed) < steady
             event = dfx.Event(lambda t, y, args, **_: begun)
-            solver = Stages(self.solver, speed, steady if looks else None, curvature)
+            solver = Stages(cast(Any, self.solver), speed, steady if looks else None, curvature)
         else:
             event = dfx.Event(dfx.steady_state_event(0.0, cast(Any, steady), optx.rms_norm))
             solver = self.solver
@@ -216,7 +216,7 @@ class GradientFlow(AbstractInference):
         """Gradients per step. An explicit method looks for a steady state at no cost."""
         if not self._is_explicit():
             return 1 + self._looks()
-        tableau: Any = self.solver.tableau
+        tableau = cast(Any, self.solver).tableau
         return tableau.num_stages - tableau.fsal
 
 

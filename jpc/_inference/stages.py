@@ -1,5 +1,5 @@
 import functools as ft
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import diffrax as dfx
 import jax
@@ -47,7 +47,7 @@ class Stages(dfx.AbstractAdaptiveSolver):
         return self.first, _dot(self.first), jnp.ones((), self.first.dtype)
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
-        (speed, square, descent), tableau = solver_state, self.method.tableau
+        (speed, square, descent), tableau = solver_state, cast(Any, self.method.tableau)
         field, dt = ft.partial(terms.vf, t1, args=args), terms.contr(t0, t1)
         weigh = lambda weights, ks: sum(float(w) * k for w, k in zip(weights, ks, strict=True))
         ks, end, ended, bends = [dt * speed], y0, speed, []
