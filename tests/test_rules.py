@@ -86,6 +86,7 @@ class TestChoices:
             (dict(training=dict(rule="epc"), inference=dict(method="equilibrium")), "not equil"),
             (dict(training=dict(rule="precision"), energy=dict(loss="ce")), "squared errors"),
             (dict(training=dict(rule="precision"), energy=dict(output_precision=1)), "leave out"),
+            (dict(training=dict(rule="precision"), energy=dict(stiffness=10.0)), "leave out"),
             (dict(training=dict(rule="backprop"), energy=dict(activity_decay=1)), "of activities"),
             (dict(inference=dict(method="descent", temperature=1)), "--rule mcpc"),
             (dict(training=dict(strength=1)), "--rule nudged"),

@@ -125,6 +125,7 @@ def make_options(config: Config) -> dict[str, Any]:
     penalties = ("weight_decay", "spectral_penalty", "activity_decay")
     options = {name: getattr(energy, name) for name in penalties if getattr(energy, name) > 0}
     options |= dict(loss_id=energy.loss, output_energy_scaling=energy.output_precision)
+    options |= {} if energy.stiffness is None else dict(stiffness=energy.stiffness)
     options = replace_energy(config, options)
     return options if param_type is None else options | dict(param_type=param_type)
 

@@ -111,6 +111,9 @@ class Energy:
     output_precision: float | None = option(
         None, "weight of the output's energy", above=0.0, shown="1; labels: 0.1"
     )
+    stiffness: float | None = option(
+        None, "how much more precise each hidden state is than the next", above=0.0, shown="1"
+    )
     weight_decay: float = option(0.0, "coefficient of the weights' squared norm", least=0.0)
     spectral_penalty: float = option(0.0, "coefficient of |I - W'W|^2", least=0.0)
     activity_decay: float = option(0.0, "of the activities' (not equilibrium)", least=0.0)

@@ -169,6 +169,10 @@ def rule_misfits(config: Config) -> list[tuple[bool, str]]:
             "--rule bpc takes neither --skips nor --spectral-penalty.",
         ),
         (
+            rule in ("bpc", "precision") and energy.stiffness is not None,
+            f"--rule {rule} has precisions of its own: leave out --stiffness.",
+        ),
+        (
             rule == "precision" and energy.output_precision is not None,
             "--rule precision learns the precision of the output: leave out --output-precision.",
         ),

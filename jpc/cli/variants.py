@@ -39,7 +39,8 @@ def replace_energy(config: Config, options: dict[str, Any]) -> dict[str, Any]:
 def make_chain(config: Config, layers: Any) -> jpc.AbstractEnergy:
     """The energy of a network of so many layers."""
     last: Any = config.energy.output_precision
-    return jpc.PCEnergy(LOSSES[str(config.energy.loss)], [1.0] * (layers - 1) + [last])
+    precisions = [1.0] * (layers - 1) + [last]
+    return jpc.PCEnergy(LOSSES[str(config.energy.loss)], precisions, config.energy.stiffness)
 
 
 def in_errors(config: Config, layers: int) -> dict[str, Any]:
