@@ -26,6 +26,20 @@ class PCEnergy(AbstractNetworkEnergy):
         error, like that of every other layer.
     - `precision`: $p_\ell$, one number for all layers or a sequence of one per layer: each a
         number, or an array of the shape of $z_\ell$, which then counts inside the sum.
+
+    **Example:**
+
+    ```python
+    import jax.random as jr
+
+    import jpc
+
+    model = jpc.make_mlp(jr.key(0), 4, 8, 3, 2, "tanh")
+    x, y = jr.normal(jr.key(1), (5, 4)), jr.normal(jr.key(2), (5, 2))
+    energy = jpc.PCEnergy(precision=[1.0, 1.0, 0.1])  # The output counts a tenth.
+    nodes, clamps = jpc.pose(energy, model, {0: x, 3: y})
+    value = energy(model, nodes, clamps)  # Of a feedforward pass: only the output has an error.
+    ```
     """
 
     loss: Given[Loss] = squared_error
