@@ -3,12 +3,13 @@
 A program can check its numbers itself and raise, through its host. That makes an accelerator wait,
 keeps a compiled program out of JAX's cache, and shows the stack of the call that was traced rather
 than of the one that failed. So our calls run a program that turns what fails a check into NaNs
-instead. If there are any in what it returns, they run the program that says why.
+instead. If it returns any, they run the program that says why.
 """
 
 import contextlib
 import functools as ft
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Hashable, Iterator
 from contextvars import ContextVar
 from typing import Any, Literal, TypeVar
 
@@ -17,6 +18,9 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Int, PyTree
+
+from ._device import accelerated
+from ._fixed import Fixed, join, split
 
 _F = TypeVar("_F", bound=Callable)
 Failure = Literal["default", "raise", "nan"]
@@ -38,39 +42,59 @@ def checks(on_error: Failure) -> Iterator[None]:
 
 
 def checked_jit(fn: _F) -> _F:
-    """`eqx.filter_jit`, with checks: in the program if it is part of a larger one, else of what it
-    returns.
+    """A function as a compiled program of arrays, everything else being fixed, with checks: in the
+    program if it is part of a larger one, else of what it returns.
+
+    On the CPU what failed raises at once. An accelerator is not waited for: there the call raises
+    that comes after the one that failed, at the latest.
     """
 
-    @eqx.filter_jit
-    def traced(on_error: Failure, args: Any, kwargs: Any) -> Any:
+    @ft.partial(jax.jit, static_argnums=(0, 1))
+    def run(on_error: Failure, fixed: Hashable, arrays: list) -> tuple[Fixed, list, Array]:
+        args, kwargs = join(fixed, arrays)
         with checks(on_error):
-            return fn(*args, **kwargs)
-
-    @eqx.filter_jit
-    def marked(args: Any, kwargs: Any) -> tuple[Any, Bool[Array, ""]]:
-        with checks("nan"):
             answer = fn(*args, **kwargs)
-        return answer, _any_nan(answer)
+        fixed, arrays = split(answer)
+        return Fixed(fixed), arrays, _any_marked(arrays)
 
     def call(*args, **kwargs):
-        on_error, leaves = _ON_ERROR.get(), jax.tree.leaves((args, kwargs))
-        if on_error != "default" or any(isinstance(x, Tracer) for x in leaves):
-            return traced(on_error, args, kwargs)
-        answer, failed = marked(args, kwargs)
-        if isinstance(failed, Tracer):
-            return traced(on_error, args, kwargs)
-        if failed:
-            _explain(lambda: jax.block_until_ready(traced("raise", args, kwargs)))
-        return answer
+        on_error, given = _ON_ERROR.get(), split((args, kwargs))
+        alone = on_error == "default" and not any(isinstance(x, Tracer) for x in given[1])
+        fixed, arrays, failed = _in_words(lambda: run("nan" if alone else on_error, *given))
+        if alone and isinstance(failed, Tracer):  # Of arrays that are known, in somebody's jit.
+            fixed, arrays, _ = run(on_error, *given)
+        elif alone:
+            _look(failed, lambda: run("raise", *given))
+        return join(fixed.value, arrays)
 
     return ft.wraps(fn)(call)  # pyright: ignore[reportReturnType]
 
 
-def _explain(run: Callable[[], Any]) -> None:
+_LAST = threading.local()
+
+
+def _look(failed: Array, again: Callable[[], Any]) -> None:
+    """Raises what failed: in this call on the CPU, in the one before it elsewhere. That one has
+    ended, or the device has this one to do while we wait.
+    """
+    if accelerated():
+        last, _LAST.call = getattr(_LAST, "call", None), (failed, again)
+        if last is None:
+            return
+        failed, again = last
+    if failed:
+        _LAST.call = None
+        _in_words(lambda: jax.block_until_ready(again()))
+
+
+def _in_words(run: Callable[[], Any]) -> Any:
+    """Checks that fail, ours and those of the libraries, say why in a line."""
     try:
-        run()
-    except eqx.EquinoxRuntimeError as error:
+        return run()
+    except (eqx.EquinoxRuntimeError, jax.errors.JaxRuntimeError) as error:  # By version of JAX.
+        checked = isinstance(error, eqx.EquinoxRuntimeError) or "EquinoxRuntimeError" in str(error)
+        if not checked:
+            raise
         raise RuntimeError(words_of(error)) from None
 
 
@@ -97,9 +121,10 @@ def raise_if(problems: dict[str, Bool[Array, ""]], token: PyTree) -> PyTree:
     return _raise_if(jnp.any(bad), jnp.argmax(bad), list(problems), token)
 
 
-def raise_if_failed(result: Any, failed: Bool[Array, ""], token: PyTree) -> PyTree:
-    """Returns `token`, or raises the message of a result."""
-    return _raise_if(failed, result._value, result._enumeration._index_to_message, token)
+def raise_if_failed(result: Any, failed: Bool[Array, " batch"], token: PyTree) -> PyTree:
+    """Returns `token`, or raises the message of the first result that failed."""
+    value, messages = result._value[jnp.argmax(failed)], result._enumeration._index_to_message
+    return _raise_if(jnp.any(failed), value, messages, token)
 
 
 def _raise_if(
@@ -132,11 +157,23 @@ def _mark(where: Bool[Array, ""], tree: PyTree, value: float) -> PyTree:
     return jax.tree.unflatten(structure, leaves)
 
 
-def _any_nan(tree: PyTree) -> Bool[Array, ""]:
-    arrays = jax.tree.leaves(eqx.filter(tree, eqx.is_inexact_array))
-    return jnp.any(jnp.array([jnp.any(jnp.isnan(leaf)) for leaf in arrays]))
+def _any_marked(arrays: list) -> Bool[Array, ""]:
+    """Whether there are marks in what is returned. A mark fills an array, and those of the steps
+    of a loop that follow: its ends are enough to look at.
+    """
+    filled = [x.ravel() for x in arrays if eqx.is_inexact_array(x) and x.size]
+    ends = [end.astype(jnp.float32) for x in filled for end in (x[0], x[-1])]
+    return jnp.any(jnp.isnan(jnp.array(ends)))
 
 
 def all_finite(tree: PyTree) -> Bool[Array, ""]:
     arrays = jax.tree.leaves(eqx.filter(tree, eqx.is_inexact_array))
-    return jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in arrays]))
+    return jnp.all(jnp.array([_is_finite(leaf) for leaf in arrays]))
+
+
+def _is_finite(array: Array) -> Bool[Array, ""]:
+    if array.ndim < 2:
+        return jnp.all(jnp.isfinite(array))
+    # On the CPU a product with a vector takes a third of the time of looking at each number.
+    small = jnp.full(array.shape[-1:], jnp.finfo(array.dtype).tiny ** 0.5, array.dtype)
+    return jnp.all(jnp.isfinite(array @ small))

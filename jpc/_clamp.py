@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, PyTree
 
-from ._given import is_real, show
+from ._given import is_real, refuse_half, show
 from ._types import Clamps, Given, Name, Nodes
 
 
@@ -194,6 +194,7 @@ def check_state(name: str, state: Any, *, floats: bool = False) -> None:
             f"{name} is inferred, so that it must be floats, got {state.dtype}: write "
             "z.astype(float)."
         )
+    refuse_half(name, state)
     if state.ndim == 0 or state.shape[0] == 0:
         raise ValueError(f"{name} needs a batch of examples, got shape {state.shape}.")
 

@@ -3,11 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import optax
-from jaxtyping import PRNGKeyArray, PyTree
+from jaxtyping import Array, PRNGKeyArray, PyTree
 
-from ._checks import checked_jit, raise_if_not_finite
-from ._energy import AbstractEnergy
+from ._checks import checked_jit, raise_if, raise_if_not_finite
+from ._clamp import entry, spell
+from ._energy import AbstractEnergy, EPCEnergy, take_apart, unfit
 from ._given import check_callable, check_numbers, check_type, show
 from ._inference import AbstractInference, Inferred, Record
 from ._learn import check_state, learn
@@ -97,6 +99,8 @@ def _step(energy, inference, pose, transform, state, batch, record, key):
     if not (isinstance(posed, tuple | list) and len(posed) == 2):
         raise TypeError(f"pose must return a pair (nodes, clamps), got {show(posed)}.")
     nodes, clamps = posed
+    if wrong := _unfit(energy, transform(params), clamps):
+        clamps = raise_if(wrong, clamps)
     how: Any = dict(transform=transform, record=record, key=key)
     inferred, lesson, states = advance(energy, inference, params, nodes, clamps, **how)
     learned = learn(lesson, params, states, clamps, optim=optim, opt_state=opt_state)
@@ -113,6 +117,19 @@ def _step(energy, inference, pose, transform, state, batch, record, key):
         stats=inferred.stats,
         trajectory=inferred.trajectory,
     )
+
+
+def _unfit(energy: AbstractEnergy, layers: PyTree, clamps: Any) -> dict[str, Array]:
+    """What can be wrong with the targets of the losses, if the energy says what these are."""
+    inner = energy.energy if isinstance(energy, EPCEnergy) else energy
+    try:
+        network = take_apart(inner).network(layers)
+    except TypeError:
+        return {}
+    given = {name: entry(clamps, name) for name, node in network.items() if node.fn is not None}
+    whole = {name: z for name, z in given.items() if isinstance(z, jax.Array)}
+    found = [unfit(f"clamps: {spell(n)}", [network[n].loss], z) for n, z in whole.items()]
+    return {message: bad for some in found for message, bad in some.items()}
 
 
 def advance(

@@ -78,6 +78,24 @@ def is_real(value: Any) -> bool:
     return kind.kind in "fiu" or jnp.issubdtype(kind, jnp.floating)
 
 
+def is_half(value: Any) -> bool:
+    """Whether it is an array of floats with fewer than 32 bits."""
+    if not isinstance(value, _ARRAYS) or value.dtype.itemsize >= 4:
+        return False
+    return jnp.issubdtype(value.dtype, jnp.floating)
+
+
+def refuse_half(name: str, tree: Any) -> None:
+    """That no array of a tree is in half precision."""
+    for leaf in jax.tree.leaves(tree):
+        if is_half(leaf):
+            raise TypeError(
+                f"{name} must be float32 or float64, got {leaf.dtype}: errors are differences of "
+                "numbers that are nearly equal, and are lost with so few digits. Write "
+                "jax.tree.map(lambda x: x.astype(jnp.float32), ...)."
+            )
+
+
 def check_numbers(name: str, tree: Any) -> None:
     """That the arrays of a tree are none of words or objects, which no program can take."""
     for leaf in jax.tree.leaves(tree):

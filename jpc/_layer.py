@@ -1,5 +1,5 @@
 import functools as ft
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
 import equinox as eqx
@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from ._fixed import join, split
 from ._given import check_callable, check_model, check_number, check_sizes, choice, show
 from ._types import Given, Layers, Number
 
@@ -47,9 +48,9 @@ class Layer(eqx.Module):
         return jax.lax.stop_gradient(self.scale) * self.fn(z) + self.skip(z)
 
 
-def apply(layer: Callable, *z: Array) -> Array:
+def apply(layer: Callable, *z: Array, name: str = "A layer") -> Array:
     """`layer(*z)`, traced and differentiated once for all layers that differ only in the values
-    of their arrays. This keeps the first call short for deep networks.
+    of their arrays. This keeps the first call short for deep networks. An error tells its name.
     """
     try:
         return _apply(*split(layer), *z)
@@ -57,7 +58,7 @@ def apply(layer: Callable, *z: Array) -> Array:
         shapes = " and ".join(str(jnp.shape(state)) for state in z)
         why = str(error).partition("\n")[0]
         raise ValueError(
-            f"A layer cannot take what enters it, of shape {shapes} for one example: {why}"
+            f"{name} cannot take what enters it, of shape {shapes} for one example: {why}"
         ) from error
 
 
@@ -66,26 +67,12 @@ def _apply(fixed, arrays, *z):
     return join(fixed, arrays)(*z)
 
 
-def split(layer: Callable) -> tuple[Hashable, list[Array | None]]:
-    """A layer's arrays, and all the rest of it."""
-    leaves, structure = jax.tree.flatten(layer)
-    arrays = [leaf if eqx.is_array(leaf) else None for leaf in leaves]
-    return (structure, tuple(None if eqx.is_array(leaf) else leaf for leaf in leaves)), arrays
-
-
-def join(fixed: Any, arrays: list[Array | None]) -> Callable:
-    """The opposite of `split`."""
-    structure, static = fixed
-    leaves = [b if a is None else a for a, b in zip(arrays, static, strict=True)]
-    return jax.tree.unflatten(structure, leaves)
-
-
 def feedforward(layers: Given[Layers], z: Given[Array]) -> list[Array]:
     r"""The states $z_1 \dots z_L$ of a feedforward pass from $z_0$, for one example."""
     check_model("layers", layers)
     states = []
-    for layer in layers:
-        z = apply(layer, z)
+    for i, layer in enumerate(layers, start=1):
+        z = apply(layer, z, name=f"Layer {i}")
         states.append(z)
     return states
 
@@ -99,8 +86,8 @@ def feedforward_batch(layers: Given[Layers], batch: Given[Array]) -> list[Array]
     if not (isinstance(batch, jax.Array | np.ndarray) and batch.ndim):
         raise TypeError(f"batch must be an array with the examples first, got {show(batch)}.")
     states = []
-    for layer in layers:
-        batch = jax.vmap(ft.partial(apply, layer))(batch)
+    for i, layer in enumerate(layers, start=1):
+        batch = jax.vmap(ft.partial(apply, layer, name=f"Layer {i}"))(batch)
         batch = jax.lax.optimization_barrier(batch)  # Or XLA transposes all of the products.
         states.append(batch)
     return states

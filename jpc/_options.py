@@ -4,15 +4,17 @@ and clamps, or as an error that says what to write instead.
 Values are checked when a call is made (`setup`), shapes when it is traced (`pose`).
 """
 
+import dataclasses
 import functools as ft
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, cast, get_args
 
 import diffrax as dfx
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Bool
 
@@ -31,7 +33,8 @@ from ._energy import (
     take_apart,
     unfit,
 )
-from ._given import as_batch, check_number, check_type, choice, show
+from ._fixed import join, split
+from ._given import as_batch, check_number, check_type, choice, is_half, refuse_half, show
 from ._inference import AbstractInference, GradientFlow
 from ._layer import Layer, ParamType, check_chain, feedforward_batch, parameterise
 from ._numbers import constant, floats_to_arrays
@@ -58,6 +61,8 @@ class Options(TypedDict, total=False):
     - `param_type`, `gamma`: the scaling of the layers, see [`jpc.parameterise`][].
     - `output_energy_scaling`: the precision of the output's term. At equilibrium a small one
         keeps learning close to the loss. `None` is 1, as it is for `gamma`.
+    - `stiffness`: how many times more precise each hidden state is than the next one, see
+        [`jpc.PCEnergy`][]. `None` is 1.
     - `weight_decay`, `spectral_penalty`, `activity_decay`: the coefficients of a
         [`jpc.WeightDecay`][], [`jpc.SpectralPenalty`][], [`jpc.ActivityDecay`][].
     - `energy`: any [`jpc.AbstractEnergy`][], instead of the options that make one. The loss that
@@ -80,6 +85,7 @@ class Options(TypedDict, total=False):
     param_type: ParamType
     gamma: Number | None
     output_energy_scaling: Number | None
+    stiffness: Number | None
     weight_decay: Number
     spectral_penalty: Number
     activity_decay: Number
@@ -108,9 +114,11 @@ class FlowOptions(Options, total=False):
     inference: AbstractInference | None
 
 
-class Setup(eqx.Module):
+@jax.tree_util.register_pytree_node_class
+@dataclasses.dataclass(frozen=True)
+class Setup:
     """What the options say. `chain` is the energy without its penalties, which is reported, and
-    so is `loss`; if it is `None`, that of the energy's output is.
+    so is `loss`; if it is `None`, that of the energy's output is. It is taken apart once.
     """
 
     energy: AbstractEnergy
@@ -118,9 +126,21 @@ class Setup(eqx.Module):
     inference: AbstractInference
     loss: Loss | None
     gamma: Number
-    param_type: ParamType = eqx.field(static=True)
-    reduction: Literal["sum", "mean"] = eqx.field(static=True)
-    masks: dict[str, Array] = eqx.field(default_factory=dict)
+    param_type: ParamType
+    reduction: Literal["sum", "mean"]
+    masks: dict[str, Array]
+
+    @ft.cached_property
+    def _parts(self) -> tuple[Hashable, list]:
+        return split([getattr(self, field.name) for field in dataclasses.fields(self)])
+
+    def tree_flatten(self) -> tuple[list, Hashable]:
+        fixed, arrays = self._parts
+        return arrays, fixed
+
+    @classmethod
+    def tree_unflatten(cls, fixed: Hashable, arrays: Any) -> "Setup":
+        return cls(*join(fixed, arrays))
 
 
 class Posed(NamedTuple):
@@ -132,8 +152,29 @@ class Posed(NamedTuple):
 
 
 def setup(params: Params, options: Any, *, max_t1: float | None = None) -> Setup:
-    """Reads the options; those of inference too if there is a default `max_t1`."""
+    """Reads the options, once if they hold no arrays; those of inference too if there is a default
+    `max_t1`.
+    """
     check_params(params)
+    leaves, structure = jax.tree.flatten(options)
+    if any(isinstance(leaf, jax.Array | np.ndarray) for leaf in leaves):
+        return _read(len(params[0]), options, max_t1)
+    x64 = cast(Any, jax.config).jax_enable_x64
+    key = (len(params[0]), max_t1, structure, *leaves, *map(type, leaves), x64)
+    try:
+        return _READ[key]
+    except KeyError:
+        if len(_READ) > 1000:
+            _READ.clear()
+        return _READ.setdefault(key, _read(len(params[0]), options, max_t1))
+    except TypeError:  # Something that has no hash.
+        return _read(len(params[0]), options, max_t1)
+
+
+_READ: dict[Hashable, Setup] = {}
+
+
+def _read(depth: int, options: Any, max_t1: float | None) -> Setup:
     known = (FlowOptions if max_t1 else Options).__annotations__
     if unknown := sorted(options.keys() - known):
         raise TypeError(f"Unknown keyword {', '.join(unknown)}. Options: {', '.join(known)}.")
@@ -141,7 +182,7 @@ def setup(params: Params, options: Any, *, max_t1: float | None = None) -> Setup
         _refuse_both(options.keys() & {name}, options.keys() & {other})
     options = {_SYNONYMS.get(name, name): value for name, value in options.items()}
     choice("reduction", reduction := options.get("reduction", "mean"), ("sum", "mean"))
-    chain, energy = _energies(len(params[0]), options)
+    chain, energy = _energies(depth, options)
     gamma = options.get("gamma")
     return Setup(
         energy,
@@ -185,12 +226,16 @@ def _booleans(name: str, value: Any) -> Array:
 def _energies(depth: int, options: dict[str, Any]) -> tuple[AbstractEnergy, AbstractEnergy]:
     if (given := options.get("energy")) is not None:
         check_type("energy", given, AbstractEnergy, "jpc.PCEnergy()")
-        made_of = {"output_energy_scaling", *_PENALTIES} | ({"loss_id"} if _says(given) else set())
+        made_of = {"output_energy_scaling", "stiffness", *_PENALTIES}
+        made_of |= {"loss_id"} if _says(given) else set()
         _refuse_both({"energy"}, made_of & options.keys())
         return (floats_to_arrays(given),) * 2
     last = options.get("output_energy_scaling")
     last = number("output_energy_scaling", 1.0 if last is None else last, above=0.0)
-    chain = energy = PCEnergy(_loss(options), [1.0] * (depth - 1) + [last])
+    stiffness = options.get("stiffness")
+    if stiffness is not None:
+        stiffness = number("stiffness", stiffness, above=0.0)
+    chain = energy = PCEnergy(_loss(options), [1.0] * (depth - 1) + [last], stiffness)
     for name in filter(options.__contains__, _PENALTIES):
         energy = energy + _PENALTIES[name](number(name, options[name], least=0.0))
     return chain, energy
@@ -255,11 +300,19 @@ def number(name: str, value: Any, **bounds: Any) -> Array:
 
 
 def data(name: str, value: Given[ArrayLike]) -> Array:
-    """Data as an array with a batch axis; integers and booleans as floats."""
+    """Data as an array with a batch axis; integers, booleans and half precision as floats."""
+    if _is_data(value):
+        return cast(Array, value)
     array = as_batch(name, value)
-    if array.ndim > 1 and not jnp.issubdtype(array.dtype, jnp.floating):
+    if is_half(array) or (array.ndim > 1 and not jnp.issubdtype(array.dtype, jnp.floating)):
         array = array.astype(jnp.result_type(float))
     return array
+
+
+def _is_data(value: Any) -> bool:
+    """Whether it is already that: most often it is, and to ask JAX takes long."""
+    kinds = (np.float32, np.float64)
+    return isinstance(value, jax.Array) and value.dtype in kinds and value.ndim > 0 < value.size
 
 
 def optional_data(name: str, value: Given[ArrayLike | None]) -> Array | None:
@@ -270,6 +323,8 @@ def input_data(params: Params, value: Given[ArrayLike]) -> Array:
     """The input of a network: integers stay what they are if its first layer takes nothing else,
     as an embedding of tokens does.
     """
+    if _is_data(value):
+        return cast(Array, value)
     as_floats = data("input", value)
     tokens, first = jnp.asarray(value), next(iter(params[0]))
     if tokens.ndim == 1 or not jnp.issubdtype(tokens.dtype, jnp.integer):
@@ -300,6 +355,7 @@ def check_params(params: Any) -> None:
 
 def network(setup: Setup, params: Params, input: Array, name: str = "model") -> tuple[list, list]:
     """The layers of a network and the shapes of its states, from a batch of $z_0$."""
+    refuse_half(name, params)
     model, skip_model = list(params[0]), params[1]
     plain = parameterise(model, skip_model, fan_ins=[1] * len(model))
     states = layer_shapes(name, plain, jax.ShapeDtypeStruct(input.shape[1:], input.dtype))

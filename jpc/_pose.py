@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from ._clamp import Masked, check_state
+from ._clamp import Masked, check_state, spell
 from ._energy import AbstractEnergy, Node, take_apart
 from ._given import check_type
 from ._types import Clamps, Given, Name, Nodes
@@ -93,7 +93,7 @@ def _check_shapes(network: Mapping, z: dict) -> None:
         raise ValueError(f"All states must have the same batch size, but {listed}.")
     for name, node in network.items():
         if node.fn is not None:
-            shape = jax.eval_shape(ft.partial(_predict, node), z).shape
+            shape = jax.eval_shape(ft.partial(_predict, name, node), z).shape
             if jnp.shape(z[name]) != shape:
                 raise ValueError(
                     f"The state {name!r} has the shape {jnp.shape(z[name])}, but its prediction "
@@ -101,9 +101,10 @@ def _check_shapes(network: Mapping, z: dict) -> None:
                 )
 
 
-def _predict(node: Node, z: dict) -> Any:
-    inputs, size = {name: z[name] for name in node.parents}, len(next(iter(z.values())))
-    return jax.vmap(node.predict, axis_size=size)(inputs)
+def _predict(name: Name, node: Node, z: dict) -> Any:
+    inputs, size = {parent: z[parent] for parent in node.parents}, len(next(iter(z.values())))
+    predict = ft.partial(node.predict, name=f"What predicts {spell(name)}")
+    return jax.vmap(predict, axis_size=size)(inputs)
 
 
 def _start(name: Name, node: Node, z: dict, given: Mapping) -> Array:
@@ -115,7 +116,7 @@ def _start(name: Name, node: Node, z: dict, given: Mapping) -> Array:
             f"start={{{name!r}: ...}}."
         )
     # As in a feedforward pass: rounded as the predictions it is compared with.
-    return jax.lax.optimization_barrier(_predict(node, z))
+    return jax.lax.optimization_barrier(_predict(name, node, z))
 
 
 def _lay_out(network: Mapping, z: dict, given: Mapping, masks: Mapping) -> tuple[Any, Any]:

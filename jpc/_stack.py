@@ -8,25 +8,31 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from ._device import accelerated, rounds_products
-from ._layer import apply, join, split
+from ._fixed import join, split
+from ._layer import apply
 from ._types import Layers
 
 
-def predict(layers: Layers, inputs: Sequence[tuple], *, compared: bool) -> list[Array]:
-    """Each layer's prediction from the states that enter it. On an accelerator, where starting a
-    product of matrices can take longer than the product, equal layers make theirs at once. But
-    not if products are rounded to few digits and predictions are `compared` with states that were
-    predicted one by one: both must be rounded alike, or their difference is rounding. (At full
-    precision it is, to 1e-7, for the time that it saves.)
+def predict(
+    layers: Layers, inputs: Sequence[tuple], *, names: Sequence[str], compared: bool
+) -> list[Array]:
+    """Each layer's prediction from the states that enter it; an error begins with its name. On an
+    accelerator, where starting a product of matrices can take longer than the product, equal
+    layers make theirs at once. But not if products are rounded to few digits and predictions are
+    `compared` with states that were predicted one by one: both must be rounded alike, or their
+    difference is rounding. (At full precision it is, to 1e-7, for the time that it saves.)
     """
     if not accelerated() or (compared and rounds_products()):
-        return [apply(layer, *z) for layer, z in zip(layers, inputs, strict=True)]
+        each = zip(layers, inputs, names, strict=True)
+        return [apply(layer, *z, name=name) for layer, z, name in each]
     runs, predictions = find_runs(layers, inputs), []
-    remaining = iter(zip(layers, inputs, strict=True))
+    remaining = iter(zip(layers, inputs, names, strict=True))
     for length in runs:
-        group, entering = zip(*itertools.islice(remaining, length), strict=True)
+        group, entering, named = zip(*itertools.islice(remaining, length), strict=True)
         one = length == 1
-        predictions += [apply(group[0], *entering[0])] if one else _at_once(group, entering)
+        predictions += (
+            [apply(group[0], *entering[0], name=named[0])] if one else _at_once(group, entering)
+        )
     return predictions
 
 

@@ -1,12 +1,15 @@
 """`jpc bench`: the tables, what is kept of them, and what is said of it."""
 
+import contextlib
 import csv
 import dataclasses
+import itertools
 import json
 import statistics
 import warnings
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import pytest
 from scipy.stats import ttest_ind
@@ -35,12 +38,13 @@ def pretended(monkeypatch):
     """Training that takes no time: backpropagation is better than all others by ten."""
     ran = []
 
-    def run_cell(cell, advance):
+    def run_cell(cell, programs, advance):
         advance(1.0)
         ran.append(cell)
         return result_of(cell, 80.0 + cell.seed + 10 * (cell.rule == "backprop"))
 
     monkeypatch.setattr(_run, "run_cell", run_cell)
+    monkeypatch.setattr(_run, "compiling", contextlib.nullcontext)
     monkeypatch.setattr("jpc.data.where", lambda name: "here")
     return ran
 
@@ -61,8 +65,19 @@ def test_every_rule_has_an_energy_and_a_method():
     for name, rule in RULES.items():
         strength = None if name in ("backprop", "sgd", "adam") else 1.0
         assert isinstance(rule.make(strength), jpc.AbstractInference)
-    assert RULES["nudged-last"].energy("mse", 4).precision == [1e6, 1e3, 1.0, 1.0]
-    assert RULES["plain"].energy("ce", 3).loss is jpc.cross_entropy
+    assert RULES["nudged-last"].energy("mse").precisions(4) == [1e8, 1e4, 1.0, 1.0]
+    assert RULES["plain"].energy("ce").loss is jpc.cross_entropy
+
+
+def test_every_rule_of_a_place_has_the_same_optimiser():
+    for size, suite in itertools.product(SIZES, SUITES.values()):
+        told = {(cell.place, cell.optimiser) for cell in suite.cells(size)}
+        assert len(told) == len({place for place, _ in told})
+    clipped = dataclasses.replace(SUITES["deep"].cells("smoke")[0], clip=0.5)
+    optim = _train.optimiser(clipped, steps=3)
+    states = [optim.update(g, optim.init(g), g)[1] for g in (jnp.ones(4), 100 * jnp.ones(4))]
+    first, second = map(jax.tree.leaves, states)  # Both are of length 0.5 then.
+    assert all(jnp.allclose(a, b) for a, b in zip(first, second, strict=True))
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -102,7 +117,7 @@ def test_says_what_was_found(tmp_path, pretended):
     assert f"| backprop | 2 | 90.50 ± {spread:.2f} |  | 1 | 1 | 1 | 0 |  |" in text
     assert f"| nudged-last 1 | 2 | 80.50 ± {spread:.2f} | {p:.2g}" in text
     assert "| 1.50 | 1.10 | 2 | 30° | 50% |" in text
-    assert "- vgg7 on cifar10, mse, 25 epochs: nudged 1, seed 0, 1, 2" in text
+    assert "- vgg7 on cifar10, mse, 25 epochs, clipped: nudged 1, seed 0, 1, 2" in text
     rows = list(csv.DictReader((tmp_path / "deep.csv").read_text().splitlines()))
     assert len(rows) == 2 * len(pretended)
     assert {row["accuracy"] for row in rows} == {"", "80.0", "81.0", "90.0", "91.0"}

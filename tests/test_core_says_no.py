@@ -101,6 +101,9 @@ def step(model=MODEL, optim=SGD, state=STATE, y=Y, x=X, **options):
     return jpc.make_pc_step(model, optim, state, y, x, **options)
 
 
+quick = ft.partial(step, inference=jpc.Backprop())  # Soon compiled.
+
+
 def solve(activities=Z, y=Y, x=X, **options):
     return jpc.solve_inference((MODEL, None), activities, y, x, **options)
 
@@ -535,16 +538,16 @@ NONSENSE = [
     ("ce of negative targets", lambda: jpc.cross_entropy_loss(Y, -Y), RUNTIME, "negative"),
     ("ce of targets not summing to one", lambda: jpc.cross_entropy_loss(Y, 2 * Y), RUNTIME,
      "sum to"),
-    ("a step's negative targets", lambda: step(y=-Y, loss_id="ce"), RUNTIME, "negative"),
-    ("a step's large targets", lambda: step(y=2 * Y, loss_id="ce"), RUNTIME, "sum to"),
+    ("a step's negative targets", lambda: quick(y=-Y, loss_id="ce"), RUNTIME, "negative"),
+    ("a step's large targets", lambda: quick(y=2 * Y, loss_id="ce"), RUNTIME, "sum to"),
     ("a test's targets", lambda: jpc.test_discriminative_pc(MODEL, -Y, X, loss_id="ce"), RUNTIME,
      "negative"),
     ("an energy's targets", lambda: jpc.pc_energy_fn((MODEL, None), Z, 3 * Y, x=X, loss="ce"),
      RUNTIME, "sum to"),
-    ("a cross-entropy of regression", lambda: step(y=X[:, :2], loss_id="ce"), RUNTIME,
+    ("a cross-entropy of regression", lambda: quick(y=X[:, :2], loss_id="ce"), RUNTIME,
      "negative|sum to"),
-    ("bits of a step", lambda: step(y=3 * Y, loss_id="bernoulli"), RUNTIME, "between 0 and 1"),
-    ("counts of a step", lambda: step(y=-Y, loss_id="poisson"), RUNTIME, "negative"),
+    ("bits of a step", lambda: quick(y=3 * Y, loss_id="bernoulli"), RUNTIME, "between 0 and 1"),
+    ("counts of a step", lambda: quick(y=-Y, loss_id="poisson"), RUNTIME, "negative"),
     ("theory of tanh", lambda: linear(MODEL), RUNTIME, "Layer 2 is not linear"),
     ("theory of gelu", lambda: linear(jpc.make_mlp(KEY, 3, 4, 3, 2, "gelu")), RUNTIME,
      "Layer 2 is not linear"),
@@ -990,6 +993,60 @@ LATER = [
     ("normalise", lambda: loaded(normalise="no"), VALUE, "normalise"),
 ]  # fmt: skip
 
+MISFITS = [eqx.nn.Linear(n, m, key=KEY) for n, m in ((3, 4), (5, 4), (4, 2))]
+UNEVEN = jpc.PCEnergy(precision=[1.0, jnp.ones(3), 1.0])
+HEADED = jpc.GraphEnergy({"h": ["x"], "y": ["h"]}, loss={"y": lambda t, p: t - p})
+POSED = jpc.pose(GRAPH, FNS, {"x": X, "y": Y})
+ENTROPY = jpc.PCEnergy(jpc.cross_entropy)
+
+
+def shaped(z):
+    return z.astype(int)
+
+
+# What a third look found: which layer, which state.
+THIRD = [
+    ("a misfit", lambda: PC(MISFITS, NODES, CLAMPS), VALUE, "What predicts z_2 cannot take"),
+    ("a misfit of backprop", lambda: infer(jpc.Backprop(), params=MISFITS), VALUE,
+     "What predicts z_2 cannot take"),
+    ("a misfit on the way", lambda: jpc.feedforward(MISFITS, X[0]), VALUE, "Layer 2 cannot take"),
+    ("a misfit of a batch", lambda: jpc.feedforward_batch(MISFITS, X), VALUE, "Layer 2 cannot"),
+    ("a misfit upwards", lambda: BPC((DOWN, MODEL[:2]), *jpc.clamp([FREE[0]], X, Y)), VALUE,
+     "Layer . of bottom_up cannot take"),
+    ("a misfit of a graph", lambda: jpc.pose(GRAPH, FNS | {"y": FNS["h"]}, {"x": X}), VALUE,
+     "What predicts 'y' cannot take"),
+    ("a layer of whole numbers", lambda: PC([MODEL[0], shaped, MODEL[2]], NODES, CLAMPS), TYPE,
+     "What predicts z_2 must make floats"),
+    ("whose precision", lambda: UNEVEN(MODEL, NODES, CLAMPS), VALUE, "z_2: A precision"),
+    ("whose precision, exactly", lambda: infer(jpc.Equilibrium(), UNEVEN), VALUE,
+     "z_2: A precision"),
+    ("whose loss", lambda: HEADED(FNS, *POSED), VALUE, "'y': The loss of one example"),
+    ("whose loss, by backprop", lambda: infer(jpc.Backprop(), HEADED, FNS, *POSED), VALUE,
+     "'y': The loss of one example"),
+    ("masked nodes", lambda: PC(MODEL, other(NODES, 3, jpc.Masked(Y, MASK)), [X, *[None] * 3]),
+     TYPE, "z_3 is a jpc.Masked"),
+    ("times beyond the end", lambda: infer(jpc.GradientFlow(
+        dfx.Euler(), 2.0, 1.0, dfx.ConstantStepSize()), record=jpc.Record(
+        ts=jnp.array([1.0, 3.0]))), RUNTIME, "times beyond t1"),
+    ("a record of something else", lambda: infer(jpc.Descent(0.1), record=jpc.Record(
+        lambda z: z, length=3)), TYPE, "Record's fn must take"),
+    ("a record of words", lambda: infer(jpc.Descent(0.1), record=jpc.Record(
+        lambda *z: "all", length=3)), TYPE, "Record's fn must .* return arrays"),
+    ("another's solver", lambda: jpc.GradientFlow(dfx.SemiImplicitEuler()), VALUE,
+     "SemiImplicitEuler is no solver"),
+    ("an optimiser of other trees", lambda: infer(jpc.Descent(optax.multi_transform(
+        {"a": SGD}, ["a"]))), VALUE, "optim cannot take the nodes"),
+    ("a nudge of nothing", lambda: infer(jpc.Nudged(), nodes=[None] * 4, clamps=[X, *FREE, Y]),
+     VALUE, "nothing to infer"),
+    ("a number as a name", lambda: jpc.GraphEnergy({1: ["x"]}), TYPE, "name of a state"),
+    ("a prior from the end", lambda: jpc.GaussianPrior(1.0, -1), VALUE, "node must be"),
+    ("targets of a general step", lambda: general(energy=ENTROPY, y=-Y), RUNTIME,
+     "z_3 .* some are negative"),
+    ("sums of a general step", lambda: general(energy=ENTROPY, y=2 * Y), RUNTIME, "do not sum"),
+    ("checkpoints in a file", lambda: fit(checkpoints=jpc.Checkpoints(__file__)), OSError,
+     "is a file"),
+]  # fmt: skip
+
 TABLE = {
     "methods": EVERY_METHOD,
     "states": STATES,
@@ -1002,6 +1059,7 @@ TABLE = {
     "doors": DOORS,
     "pieces": PIECES,
     "later": LATER,
+    "third": THIRD,
 }
 CASES = [
     pytest.param(*case, id=f"{group}: {' '.join(name.split())[:60]}")
@@ -1067,6 +1125,16 @@ def test_less_than_nothing_has_a_way_of_its_own():
     np.testing.assert_allclose(less, plain - decay)
     negative = jpc.Node(MODEL[0], (0,), precision=-1.0)
     assert negative.cost(Z[0][0], Z[0][0] + 1, None) < 0
+
+
+def test_a_record_of_fewer_steps_takes_fewer():
+    """As it says: more steps than there is room for are not taken."""
+    ended = infer(jpc.Descent(0.1, 20), record=jpc.Record(length=3))
+    assert ended.trajectory.ts.shape == (4, BATCH) and jnp.all(ended.stats["steps"] == 3)
+    for got, last in zip(FREE, ended.trajectory.values[1:3], strict=True):
+        np.testing.assert_array_equal(last[0], got)
+    same = infer(jpc.Descent(0.1, 3))
+    np.testing.assert_allclose(ended.nodes[1], same.nodes[1], rtol=1e-6)
 
 
 def test_a_gap_of_nothing_is_none():

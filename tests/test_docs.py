@@ -8,6 +8,7 @@ import numpy as np
 import jpc
 
 DOCS = Path(__file__).parents[1] / "docs"
+TEXT = (DOCS / "learn.md").read_text()
 
 
 def fenced(text):
@@ -28,6 +29,19 @@ def test_training(tmp_path, monkeypatch, capsys):
     assert [record["epoch"] for record in names["resumed"].history] == [1, 2, 3, 4]
     lines = capsys.readouterr().out.splitlines()
     assert sum(line.startswith("epoch") for line in lines) == len(names["history"]) + 1
+
+
+def test_learn():
+    """By hand: F = (z - 0.5)^2 / 2 + (2 - 2 z)^2 / 2. The table of the page is what its code
+    makes.
+    """
+    names = run("learn.md")
+    found = [float(names[name].sum()) for name in ("before", "after", "hidden", "first", "second")]
+    assert np.allclose(found, [0.5, 0.1, 0.9, -0.4, -0.18], atol=1e-6)
+    rows = re.findall(r"^\| ([\d.]+) \| [\d.]+ \| (-[\d.]+) \| (-[\d.]+) \|$", TEXT, re.MULTILINE)
+    assert len(rows) == len(names["table"]) == 4
+    for p, *said in rows:
+        assert np.allclose(np.asarray(said, float), names["table"][float(p)], rtol=4e-3)
 
 
 def test_devices():

@@ -223,6 +223,22 @@ def test_accuracy_is_in_percent():
     assert jpc.compute_accuracy(truths, 5 * preds - 2) == 75.0
 
 
+@pytest.mark.parametrize("precision", [1.0, [2.0, 0.5, 0.1]])
+def test_stiffness_is_a_precision_for_each_hidden_layer(precision):
+    each = precision if isinstance(precision, list) else [precision] * 3
+    by_hand = jpc.PCEnergy(precision=[10.0 * each[0], each[1], each[2]])
+    assert_close(
+        jpc.PCEnergy(precision=precision, stiffness=10.0).layerwise(*PROBLEM.posed()),
+        by_hand.layerwise(*PROBLEM.posed()),
+    )
+
+
+def test_the_stiffest_network_has_an_energy():
+    """In single precision, however deep."""
+    precisions = jpc.PCEnergy(stiffness=1e6).precisions(40)
+    assert np.isfinite(np.asarray(precisions, np.float32)).all() and precisions[-2:] == [1, 1]
+
+
 def test_number_of_precisions_must_be_that_of_layers():
     for two in ([1.0, 2.0], jnp.ones(2)):
         with pytest.raises(ValueError, match=r"2 precisions.*3 layers"):
@@ -395,6 +411,12 @@ def test_penalties_are_options_too(option, penalty):
     assert_close(penalised - bare, penalty(0.3)(*PROBLEM.posed()))
     layers = jpc.pc_energy_fn(*args, x=PROBLEM.x, record_layers=True, **{option: 0.3})
     assert_close(layers, PROBLEM.chain().energies(PROBLEM.states))
+
+
+def test_stiffness_is_an_option_too():
+    args = (PROBLEM.params, PROBLEM.activities, PROBLEM.y)
+    found = jpc.pc_energy_fn(*args, x=PROBLEM.x, stiffness=10.0, output_energy_scaling=0.3)
+    assert_close(found, jpc.PCEnergy(precision=[10.0, 1.0, 0.3])(*PROBLEM.posed()))
 
 
 # --- a known limit ---

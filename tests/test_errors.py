@@ -18,6 +18,7 @@ import pytest
 from helpers import arrays, assert_close
 
 import jpc
+from jpc import _checks
 
 NAN, INF = float("nan"), float("inf")
 VALUE, TYPE, RUNTIME = ValueError, TypeError, RuntimeError
@@ -279,7 +280,8 @@ OPTIONS = [
      "2 precisions, but the network has 3 layers"),
 ]  # fmt: skip
 
-BOUNDED = {"max_t1": step, "dt": step, "gamma": step, "output_energy_scaling": energy}
+BOUNDED = {"max_t1": step, "dt": step, "gamma": step, "output_energy_scaling": energy,
+           "stiffness": energy}  # fmt: skip
 COEFFICIENTS = {"weight_decay": step, "spectral_penalty": update, "activity_decay": energy}
 NUMBERS = [
     *((f"{name} {value}", lambda fn=fn, name=name, value=value: fn(**{name: value}), VALUE,
@@ -291,7 +293,8 @@ NUMBERS = [
     *((f"{name} not a number", lambda fn=fn, name=name, value=value: fn(**{name: value}),
        VALUE, f"{name} must be a number, got ")
       for (name, fn), value in zip((BOUNDED | COEFFICIENTS | {"sigma": normal}).items(),
-                                   ("20", [1.0], "1", 1j, np.ones(1), "0.1", None, jnp.ones(2)),
+                                   ("20", [1.0], "1", 1j, "10", np.ones(1), "0.1", None,
+                                    jnp.ones(2)),
                                    strict=True)),
     ("decay in the theory", lambda: theory(activity_decay=-1.0), VALUE, "activity_decay must"),
     ("decay in a Hessian", lambda: hessian(activity_decay=-1.0), VALUE, "activity_decay must"),
@@ -540,3 +543,15 @@ def arrays_of(model):
 )
 def test_good_input_is_not_refused(call):
     assert all(np.all(np.isfinite(array)) for array in arrays(call()))
+
+
+def test_on_an_accelerator_the_next_call_raises(monkeypatch):
+    """It is not waited for, whichever call comes next, and each error comes once."""
+    monkeypatch.setattr(_checks, "accelerated", lambda: True)
+    energy = lambda y: jpc.pc_energy_fn((MODEL, None), Z, y, x=X)
+    expected = energy(Y)
+    energy(spoil(Y))
+    with pytest.raises(RuntimeError, match="output is not finite"):
+        jpc.init_activities_with_ffwd(MODEL, X)
+    np.testing.assert_array_equal(energy(Y), expected)
+    np.testing.assert_array_equal(energy(Y), expected)

@@ -151,7 +151,7 @@ def test_minutes_are_those_of_all_figures(tmp_path, monkeypatch):
 
     monkeypatch.setattr("jpc.experiments.reproduce", reproduce)
     clock = itertools.count(0.0, 60.0)
-    monkeypatch.setattr("jpc.cli.app.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("jpc.cli.studies.time.monotonic", lambda: next(clock))
     invoke("all", "--smoke", "--minutes", 3, "--out", tmp_path)
     assert given[:4] == [2.0, 1.0, 0.0, -1.0]
 

@@ -13,6 +13,7 @@ import pytest
 from helpers import assert_close, equilibrate, infer, make_conv_problem, make_problem, split
 
 import jpc
+from jpc._inference.base import examples
 
 PROBLEM = make_problem(batch=8)
 PC = jpc.PCEnergy()
@@ -34,7 +35,7 @@ def tsit5(t1, tol=1e-9):
 
 def ended(inferred):
     """How the examples ended: the names of the results that there are."""
-    names = ("successful", "stopped_early", "max_steps_reached", "diverged")
+    names = ("successful", "stopped_early", "max_steps_reached", "diverged", "hopping")
     which = {name: inferred.result == getattr(jpc.RESULTS, name) for name in names}
     assert np.all(sum(np.asarray(those, int) for those in which.values()) == 1)
     return {name for name, those in which.items() if np.any(those)}
@@ -129,6 +130,45 @@ def test_a_result_is_honest():
     successful = np.asarray(inferred.result == jpc.RESULTS.successful)
     assert 0 < successful.sum() < 8  # Else this test says little.
     np.testing.assert_array_equal(successful, after <= 1e-3 * before)
+
+
+def test_it_does_not_hop_around_kinks_for_ever():
+    """The rest of these say why they ended, at an energy next to the lowest, after no more than
+    ten times the steps of a network without kinks.
+    """
+    problem = make_problem("relu", batch=8)
+    layers, nodes, clamps = problem.posed()
+    energies = lambda nodes: examples(PC, layers, nodes, clamps)
+    inferred, smooth = (
+        infer(heun(200.0), PC, *make_problem(act, batch=8).posed()) for act in ("relu", "tanh")
+    )
+    assert ended(inferred) == {"successful", "hopping"}
+    assert np.max(inferred.stats["steps"]) <= 10 * np.max(smooth.stats["steps"])
+    lowest = energies(infer(jpc.Descent(0.005, 4000), PC, layers, nodes, clamps).nodes)
+    fallen, whole = energies(nodes) - energies(inferred.nodes), energies(nodes) - lowest
+    assert np.all(fallen >= 0.95 * whole)
+
+
+def test_looking_for_a_steady_state_is_free():
+    """A gradient at the start, then two for each step of Heun, by counting."""
+    calls = []
+
+    def layer(z):
+        jax.debug.callback(lambda: calls.append(1))
+        return jnp.tanh(z)
+
+    nodes, clamps = jpc.clamp([jnp.ones((1, 3))], jnp.zeros((1, 3)), jnp.ones((1, 3)))
+    controller = dfx.PIDController(rtol=1e-3, atol=1e-3)
+    flows = [jpc.GradientFlow(t1=t1, controller=controller) for t1 in (0.5, 20.0)]
+    counts, taken = [], []
+    for flow in flows:
+        calls.clear()
+        stats = jax.block_until_ready(infer(flow, PC, [layer, layer], nodes, clamps).stats)
+        jax.effects_barrier()
+        counts.append(len(calls) // 2)
+        taken.append(int(stats["steps"][0] + stats["rejected"][0]))
+        assert stats["evaluations"][0] == 1 + 2 * taken[-1]
+    assert counts[1] - counts[0] == 2 * (taken[1] - taken[0]) > 0
 
 
 def test_it_stops_at_equilibrium_itself():

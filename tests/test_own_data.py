@@ -139,12 +139,14 @@ GOOD = "a,b,kind\n" + "".join(f"{i}.5,{i * i % 7},{'xy'[i % 2]}\n" for i in rang
 BAD_TABLES = {
     GOOD + "1,2\n": "line 22: 2 cells, but line 1 has 3",
     GOOD.replace("3.5,2", "3.5,two"): "line 5, column 'b': 'two' is not a number",
-    GOOD.replace(",", ";").replace("3.5", "3,5"): "line 5, column 'a': '3,5' .* Write 3.5",
+    GOOD.replace("3.5,2", '"3,5",2'): "line 5, column 'a': '3,5' .* Write 3.5",
     GOOD.replace("3.5,2", "3.5,"): "line 5, column 'b': empty",
     GOOD.replace("3.5,2", "3.5,NaN"): "line 5, column 'b': 'NaN' is not a number",
+    GOOD.replace("a,b", "day,b").replace(".5,", "-01-02,"): "line 2.*'0-01-02' is a date",
+    "a,b,kind\n" + "".join(f"n{i},{i},x\n" for i in range(20)): "line 2.*'n0' is one of 20 diff",
     GOOD.replace("3.5,2", "inf,2"): "line 5, column 'a': 'inf' is not a number",
     GOOD.replace("3.5,2,y", "3.5,2,"): "line 5, column 'kind': no label",
-    GOOD.replace("3.5,2", '3.5,"2'): "after line 4: unexpected end",
+    GOOD.replace("3.5,2", '3.5,"2'): "after line 4: a quotation mark",
     "a,b,kind\n" + "1,,x\n2,,y\n" * 10: "the column 'b' is empty",
     "a,b,kind\n" + "1,2,\n" * 10: "the column 'kind' is empty",
     "a,y\n" + "".join(f"{i},{i * 1.7}\n" for i in range(30)) + "5,1.x\n": "line 32.*'1.x' is not",
@@ -165,6 +167,77 @@ def test_bad_tables(tmp_path, text):
     with pytest.raises(DataError, match=f"my.csv.*{BAD_TABLES[text]}") as error:
         load(tmp_path / "my.csv")
     assert "\n" not in str(error.value)
+
+
+COLOURS = np.array(["red", "green", "blue", "red"])
+MIXED = [["size", "colour", "n", "kind"]]
+MIXED += [[f"{i}.5", COLOURS[i % 4], i % 5, "xy"[i % 2]] for i in range(40)]
+
+
+@pytest.mark.parametrize("header", [True, False])
+def test_words_have_a_feature_each(tmp_path, header):
+    """Against one-hot rows that are made another way."""
+    data = load(write_csv(tmp_path / "my.csv", MIXED[0 if header else 1 :]), normalise=False)
+    names = ("size", "colour") if header else ("x1", "x2")
+    words = [f"{names[1]} = {word}" for word in ("blue", "green", "red")]
+    assert data.schema.inputs == [names[0], *words, "n" if header else "x3"]
+    hot = np.array(
+        [[f"{row[1]}" == word for word in ("blue", "green", "red")] for row in MIXED[1:]]
+    )
+    whole = np.c_[[float(row[0]) for row in MIXED[1:]], hot, [row[2] for row in MIXED[1:]]]
+    seen = np.concatenate([data.train[0], data.test[0]])
+    assert sorted(seen.tolist()) == sorted(np.float32(whole).tolist())
+    assert "3 of them for the words of" in str(data)
+    again = read_schema(json.loads(json.dumps(data.schema.as_dict())))
+    new = read_like(
+        write_csv(tmp_path / "new.csv", [MIXED[0], *MIXED[3:5]][0 if header else 1 :]), again
+    )
+    np.testing.assert_array_equal(new.inputs, np.float32(whole[2:4]))
+    write_csv(tmp_path / "new.csv", [MIXED[0], *MIXED[3:5], ["1", "pink", "2", "x"]])
+    with pytest.raises(DataError, match="line 4, column 'colour': 'pink' was not learned"):
+        read_like(tmp_path / "new.csv", load(write_csv(tmp_path / "my.csv", MIXED)).schema)
+
+
+def test_decimal_commas(tmp_path):
+    text = GOOD.replace(",", ";")
+    (tmp_path / "points.csv").write_text(text)
+    (tmp_path / "commas.csv").write_text(text.replace(".", ","))
+    points, commas = (load(tmp_path / f"{name}.csv") for name in ("points", "commas"))
+    np.testing.assert_array_equal(points.train[0], commas.train[0])
+
+
+def test_several_targets(tmp_path):
+    rows = [["a", "u", "b", "v"], *([*x, n] for x, n in zip(X.tolist(), NUMBERS, strict=True))]
+    data = load(write_csv(tmp_path / "my.csv", rows), target="u,v")
+    assert (data.schema.targets, data.schema.features) == (("u", "v"), ("a", "b"))
+    found = np.concatenate([data.schema.decode(part[1]) for part in (data.train, data.test)])
+    np.testing.assert_allclose(sorted(found.tolist()), sorted(np.c_[X[:, 1], NUMBERS].tolist()))
+    new = read_like(tmp_path / "my.csv", data.schema)
+    np.testing.assert_allclose(new.targets, np.c_[X[:, 1], NUMBERS])
+    write_csv(tmp_path / "words.csv", table(WORDS))
+    with pytest.raises(DataError, match="column 'kind': several targets are numbers"):
+        load(tmp_path / "words.csv", target=("a", "kind"))
+
+
+def test_no_targets(tmp_path):
+    """Every column is a feature, but those that are named."""
+    path = write_csv(tmp_path / "my.csv", table(NUMBERS))
+    data = load(path, target=(), leave_out=["b"])
+    assert (data.schema.features, data.schema.targets, data.classes) == (
+        ("a", "c", "kind"),
+        (),
+        (),
+    )
+    assert data.train[1].shape == (48, 0) and "no targets" in str(data)
+    assert read_like(path, data.schema).targets is None
+    np.savez(tmp_path / "my.npz", x=X, y=LABELS)
+    assert load(tmp_path / "my.npz", target=()).schema.targets == ()
+    folder = write_images(tmp_path / "pics", [(6, 6)] * 20)
+    assert load(folder / "dark", target=()).train[0].shape == (8, 1, 6, 6)
+    for wrong, message in ((dict(leave_out=["z"]), "no column 'z'"),
+                           (dict(leave_out=["a", "b", "c"]), "no column left")):  # fmt: skip
+        with pytest.raises(DataError, match=message):
+            load(path, **wrong)
 
 
 # Arrays.

@@ -27,7 +27,8 @@ with install_import_hook("jpc.cli", "beartype.beartype"):
     from jpc.cli.compare import compare_runs, write_comparison
     from jpc.cli.config import ConfigError
     from jpc.cli.folder import RunFolder
-    from jpc.cli.report import Report, certify
+    from jpc.cli.inferred import certify
+    from jpc.cli.report import Report
     from jpc.cli.svg import Line, Mark, chart, matrix
     from jpc.cli.train import prepare
 
@@ -77,6 +78,7 @@ class FakeTask:
             shape=shape,
             classes=classes,
             restore=lambda x: np.clip(np.reshape(x, (-1, *shape)) / 100, 0, 1),
+            schema=types.SimpleNamespace(inputs=[f"x{i}" for i in range(math.prod(shape))]),
         )
         config = types.SimpleNamespace(
             data=types.SimpleNamespace(task="discriminative"),
@@ -109,12 +111,16 @@ class TestOutcome:
         found = observe(FakeTask(SCORES, LABELS, (3,), ("a", "b", "c"), "ce"), {})
         assert found.pictures == ()
         assert found.rows[0] == ("2", "b", "c (99 %)", "0.06", "0.07", "0.08")
+        assert found.features == ("x0", "x1", "x2")
         page = parse(Report(records=records_of([50.0]), outcome=found).page())
         assert "Worst mistakes" in [title.text for title in page.iter("h2")]
 
     @pytest.mark.parametrize("shape", [(3,), (1, 2, 2)])
     def test_no_mistakes(self, shape):
-        found = observe(FakeTask(SCORES[:1], LABELS[:1], shape, ("a", "b", "c")), {})
+        task = FakeTask(SCORES[:1], LABELS[:1], shape, ("a", "b", "c"))
+        restore = task.setting.dataset.restore  # The real one refuses to restore nothing.
+        task.setting.dataset.restore = lambda x: restore(x[[0]] if len(shape) == 3 else x)
+        found = observe(task, {})
         assert found.pictures == found.rows == ()
 
     def test_many_are_taken_in_turn(self, monkeypatch):
@@ -269,7 +275,10 @@ def test_course_shows_the_error_spreading():
     images, labels = setting.dataset.train[0][:20], jax.nn.one_hot(np.arange(20) % 10, 10)
     problem = task.problem(task.state(), jnp.asarray(images, float), labels)
     course = diagnose.follow(problem, setting.config, setting.inference, setting.options)
-    energies, few = np.asarray(course["energies"]), slice(diagnose._FLOW_EXAMPLES)
+    energies = np.asarray(course["energies"])
+    errors = np.sum((setting.states(problem.params, problem.input)[-1] - labels) ** 2, axis=1) / 2
+    few = np.argsort(errors)[-diagnose._FLOW_EXAMPLES :]  # Those that have the most to spread.
+    np.testing.assert_allclose(np.sum(energies[0]), errors[few].mean(), rtol=1e-6)
     there = jpc.linear_equilib_energy(problem.params, problem.input[few], problem.output[few])
     np.testing.assert_allclose(np.sum(energies[-1]), there, rtol=0.01)
     assert np.all(energies[-1] > 1e-3 * there)

@@ -90,6 +90,12 @@ class TestChoices:
             (dict(inference=dict(method="descent", temperature=1)), "--rule mcpc"),
             (dict(training=dict(strength=1)), "--rule nudged"),
             (dict(training=dict(rule="nudged", sign="positive")), "give --beta"),
+            (dict(training=dict(rule="nudged", beta=0.1, nudge_own=2)), "leave out --beta"),
+            (dict(training=dict(fixed_steps=3)), "of --rule fixed"),
+            (dict(training=dict(rule="fixed", fixed_dt=0.5)), "give --fixed-steps"),
+            (dict(training=dict(rule="fixed", fixed_steps=3, fixed_dt=2)), "below 2"),
+            (dict(training=dict(rule="graph")), "in Python only, jpc.GraphEnergy"),
+            (dict(inference=dict(method="descent", reduction="mean")), "is for --inference heun"),
             (dict(network=dict(kind="resnet18", pool="max")), "is for --network vgg5"),
             (dict(training=dict(patience=2)), "--validation 0.1"),
             (dict(data=dict(task="generative"), energy=dict(loss="ce")), "bernoulli or poisson"),
@@ -142,6 +148,16 @@ class TestSteps:
         nudged = variants.make_rule(make_config(dict(training=nudge)), method)
         assert (nudged.beta, nudged.sign, nudged.kind) == (0.5, "negative", "target")
         assert (nudged.strength, nudged.inference) == (3.0, method)
+        limit = dict(rule="nudged", nudge_chords=3, nudge_shared=0, nudge_own=2)
+        nudged = variants.make_rule(make_config(dict(training=limit)), method)
+        assert (nudged.chords, nudged.shared, nudged.own) == (3, None, 2)
+        steps = dict(rule="fixed", fixed_steps=20, fixed_dt=0.5)
+        fixed = variants.make_rule(make_config(dict(training=steps)), method)
+        assert (fixed.steps, fixed.dt) == (20, 0.5)
+        flow = dict(method="euler", reduction="mean")
+        assert (
+            build.make_inference(make_config(dict(inference=flow)).inference).reduction == "mean"
+        )
         samples = variants.make_learner(config("mcpc", temperature=2), method).keywords[
             "inference"
         ]

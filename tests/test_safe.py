@@ -334,10 +334,27 @@ class TestTimes:
         assert re.search(r"^epoch 1 .*s, and [\d.]+ s to compile\)$", "\n".join(lines), re.M)
 
     def test_long_epochs_are_heard_of(self, capsys, monkeypatch):
-        monkeypatch.setattr(progress_module, "_LONG", -1.0)
+        """Soon of the first steps, and of others now and then."""
         lines = progress_module.Lines(3, 5)
+        lines.advance(1, 6)
+        monkeypatch.setattr(progress_module, "_WHILE", -1.0)
         lines.advance(1, 7)
-        assert capsys.readouterr().out == "step 7 of 15, epoch 2 of 3 ...\n"
+        lines.advance(1, 8)
+        monkeypatch.setattr(progress_module, "_LONG", -1.0)
+        lines.advance(1, 9)
+        said = [f"step {step} of 15, epoch 2 of 3 ..." for step in (7, 9)]
+        assert capsys.readouterr().out.splitlines() == said
+
+    def test_later_work_is_told_if_it_takes_long(self, capsys, monkeypatch):
+        monkeypatch.setattr(progress_module, "_WHILE", 0.05)
+
+        def inspect(w):
+            time.sleep(0.2)
+            return {}
+
+        fit(inspect=inspect, progress=True, epochs=2)
+        lines = [line[:7] for line in capsys.readouterr().out.splitlines()]
+        assert lines[-2:] == ["the dia", "epoch 2"]
 
 
 class TestCache:

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Bool, PyTree
 
 from .._clamp import check_batch
-from .._given import check_number, is_real, show
+from .._given import check_number, is_real, refuse_half, show
 from .._types import Clamps, Given, Nodes, Number, Scalar, Terms
 
 
@@ -54,6 +54,8 @@ class AbstractEnergy(eqx.Module):
     def layerwise(self, params: PyTree, nodes: Nodes, clamps: Clamps) -> Terms:
         """The mean over the batch of each term."""
         check_batch(nodes, clamps)
+        refuse_half("params", params)
+        refuse_half("nodes and clamps", (nodes, clamps))
         terms = jax.vmap(lambda n, c: _check_terms(self.terms(params, n, c)))(nodes, clamps)
         return jax.tree.map(jnp.mean, terms)
 

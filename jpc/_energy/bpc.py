@@ -54,8 +54,8 @@ class BPCEnergy(AbstractEnergy):
         z: list[Array] = states(nodes, clamps)
         top_down, bottom_up = _check(params, z)
         source = [self._source(state) for state in z]
-        forward = _errors(top_down, source[:-1], z[1:])
-        backward = _errors(bottom_up, source[1:], z[:-1])
+        forward = _errors("top_down", top_down, source[:-1], z[1:])
+        backward = _errors("bottom_up", bottom_up, source[1:], z[:-1])
         return (
             [self.forward_weight * error for error in forward],
             [self.backward_weight * error for error in backward],
@@ -70,8 +70,11 @@ class BPCEnergy(AbstractEnergy):
         return fixed + self.source_gradient * (z - fixed)
 
 
-def _errors(layers: Layers, sources: list[Array], targets: list[Array]) -> list[Scalar]:
-    predictions = predict(layers, [(z,) for z in sources], compared=True)
+def _errors(
+    model: str, layers: Layers, sources: list[Array], targets: list[Array]
+) -> list[Scalar]:
+    names = [f"Layer {i} of {model}" for i in range(1, 1 + len(layers))]
+    predictions = predict(layers, [(z,) for z in sources], names=names, compared=True)
     return [squared_error(z, p) for z, p in zip(targets, predictions, strict=True)]
 
 

@@ -72,6 +72,7 @@ class GraphEnergy(AbstractNetworkEnergy):
         if not parents:
             raise ValueError("parents names no state that is predicted, such as {'y': ['x']}.")
         for name, given in parents.items():
+            check_type("The name of a state", name, str, "'h'")
             listed = isinstance(given, Sequence) and not isinstance(given, str)
             if not (listed and all(isinstance(p, str) for p in given)):
                 raise TypeError(

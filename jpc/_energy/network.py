@@ -7,8 +7,9 @@ $$F = \sum_n \mathrm{cost}_n(z_n, f_n(z_{\mathrm{parents}(n)})).$$
 """
 
 import abc
+import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -59,9 +60,10 @@ class Node(eqx.Module):
         if not is_real(self.precision):
             raise TypeError(f"precision must be a number or an array, got {show(self.precision)}.")
 
-    def predict(self, z: dict[Name, Array]) -> Array | None:
-        """Its prediction by the states of its parents."""
-        return None if self.fn is None else apply(self.fn, *(z[name] for name in self.parents))
+    def predict(self, z: dict[Name, Array], name: str = "A layer") -> Array | None:
+        """Its prediction by the states of its parents. An error begins with `name`."""
+        enters = [z[parent] for parent in self.parents]
+        return None if self.fn is None else apply(self.fn, *enters, name=name)
 
     def counts(self) -> bool:
         """Whether it is a term of the energy: not if it has no prediction and a flat prior."""
@@ -149,10 +151,27 @@ def _cost(loss: Loss, target: Array, prediction: Array) -> Scalar:
     return cost
 
 
+def predictor(name: Name) -> str:
+    return f"What predicts {spell(name)}"
+
+
+@contextlib.contextmanager
+def naming(name: Name) -> Iterator[None]:
+    """Errors of our own in here tell the state."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        if type(error) not in (TypeError, ValueError):  # Of a library, with more than words.
+            raise
+        raise type(error)(f"{spell(name)}: {error}") from error
+
+
 def check_shape(name: Name, state: Any, prediction: Any) -> None:
-    """That a state, if it is known, has the shape of its prediction."""
+    """That a prediction is made of floats, and has the shape of its state if that is known."""
     if not isinstance(prediction, jax.Array):
-        raise TypeError(f"What predicts {spell(name)} must make an array, got {show(prediction)}.")
+        raise TypeError(f"{predictor(name)} must make an array, got {show(prediction)}.")
+    if not jnp.issubdtype(prediction.dtype, jnp.floating):
+        raise TypeError(f"{predictor(name)} must make floats, got {prediction.dtype}.")
     if state is not None and jnp.shape(state) != prediction.shape:
         raise ValueError(
             f"{spell(name)} has the shape {jnp.shape(state)} for one example, but what predicts "
@@ -196,11 +215,12 @@ def costs(network: Network, nodes: Nodes, clamps: Clamps) -> dict[Name, Scalar]:
     check_states(network, nodes, clamps)
     z = states(nodes, clamps)
     predicted = predictions(network, z, compared=True)
-    return {
-        name: node.cost(z[name], predicted.get(name), entry(clamps, name))
-        for name, node in network.items()
-        if node.counts()
-    }
+    terms = {}
+    for name, node in network.items():
+        if node.counts():
+            with naming(name):
+                terms[name] = node.cost(z[name], predicted.get(name), entry(clamps, name))
+    return terms
 
 
 def predictions(network: Network, z: Any, *, compared: bool) -> dict[Name, Array]:
@@ -208,7 +228,9 @@ def predictions(network: Network, z: Any, *, compared: bool) -> dict[Name, Array
     named = {name: node for name, node in network.items() if node.fn is not None}
     inputs = [tuple(z[parent] for parent in node.parents) for node in named.values()]
     fns = [node.fn for node in named.values() if node.fn is not None]
-    predicted = dict(zip(named, predict(fns, inputs, compared=compared), strict=True))
+    names = [*map(predictor, named)]
+    made = predict(fns, inputs, names=names, compared=compared)
+    predicted = dict(zip(named, made, strict=True))
     for name, prediction in predicted.items():
         check_shape(name, entry(z, name), prediction)
     return predicted
@@ -293,6 +315,8 @@ def check_states(network: Network, nodes: Any, clamps: Any) -> None:
     check_lists(nodes, clamps)
     for name in network:
         free, given = entry(nodes, name), entry(clamps, name)
+        if isinstance(free, Masked):
+            raise TypeError(f"nodes: {spell(name)} is a jpc.Masked, which belongs into clamps.")
         if free is None and given is None:
             raise ValueError(f"The state {name!r} is in neither nodes nor clamps.")
         if free is None and isinstance(given, Masked):

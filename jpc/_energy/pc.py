@@ -12,6 +12,7 @@ from .loss import squared_error
 from .network import AbstractNetworkEnergy, Network, Node, check_loss
 
 Precision = Number | Float[Array, "..."]
+_STIFFEST = 1e30  # More is infinite in single precision.
 
 
 class PCEnergy(AbstractNetworkEnergy):
@@ -26,6 +27,9 @@ class PCEnergy(AbstractNetworkEnergy):
         error, like that of every other layer.
     - `precision`: $p_\ell$, one number for all layers or a sequence of one per layer: each a
         number, or an array of the shape of $z_\ell$, which then counts inside the sum.
+    - `stiffness`: how many times more precise each hidden state is than the next one, on top of
+        `precision`. With a large one, such as 10,000, it is the last hidden state that gives way
+        in inference, and those before it hardly move. `None` is 1.
 
     **Example:**
 
@@ -44,9 +48,12 @@ class PCEnergy(AbstractNetworkEnergy):
 
     loss: Given[Loss] = squared_error
     precision: Given[Precision | Sequence[Precision]] = 1.0
+    stiffness: Given[Number | None] = None
 
     def __check_init__(self):
         check_loss("loss", self.loss)
+        if self.stiffness is not None:
+            check_number("stiffness", self.stiffness, above=0.0)
         given: Any = self.precision
         if isinstance(given, str) or not (isinstance(given, Sequence) or np.ndim(given)):
             check_precision("precision", given)
@@ -58,6 +65,14 @@ class PCEnergy(AbstractNetworkEnergy):
 
     def precisions(self, depth: int) -> Sequence[Precision]:
         """The precision of each layer of a chain of that depth."""
+        precisions = self._given(depth)
+        if self.stiffness is None:
+            return precisions
+        stiff = [jnp.asarray(self.stiffness) ** k for k in reversed(range(depth - 1))]
+        hidden = [p * jnp.minimum(s, _STIFFEST) for p, s in zip(precisions, stiff, strict=False)]
+        return [*hidden, precisions[-1]]
+
+    def _given(self, depth: int) -> list[Precision]:
         if not isinstance(self.precision, Sequence) and jnp.ndim(self.precision) == 0:
             return [self.precision] * depth
         precisions = list(cast(Any, self.precision))

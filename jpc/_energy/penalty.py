@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from .._clamp import inferred
-from .._given import check_number, check_type
+from .._given import check_count, check_number, check_type
 from .._types import Clamps, Given, Name, Nodes, Number, Scalar
 from .base import AbstractEnergy
 from .network import AbstractNetworkEnergy, AbstractPenalty, Network, Node
@@ -88,6 +88,8 @@ class GaussianPrior(AbstractNetworkEnergy):
     def __check_init__(self):
         _check_coefficient(self)
         check_type("node", self.node, Name, "0, or the name of a state")
+        if isinstance(self.node, int):
+            check_count("node", self.node, least=0)
 
     def network(self, params: PyTree) -> Network:
         del params

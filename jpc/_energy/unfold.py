@@ -19,7 +19,16 @@ from .._clamp import Masked, entry, inferred, states
 from .._types import Clamps, Name, Nodes, Scalar
 from .base import total
 from .loss import squared_error
-from .network import Network, check_order, check_shape, check_states, costs, predictions
+from .network import (
+    Network,
+    check_order,
+    check_shape,
+    check_states,
+    costs,
+    naming,
+    predictions,
+    predictor,
+)
 
 
 class Unfolded(eqx.Module):
@@ -66,7 +75,7 @@ class Unfolded(eqx.Module):
         """The states, and the predictions of those that something predicts."""
         z, predicted = {}, {}
         for name in self.names:
-            prediction = self.network[name].predict(z)
+            prediction = self.network[name].predict(z, predictor(name))
             if prediction is not None:
                 whole = given[name].value if isinstance(given[name], Masked) else given[name]
                 check_shape(name, v.get(name, whole), prediction)
@@ -96,12 +105,17 @@ class Unfolded(eqx.Module):
 
     def loss(self, predicted: dict[Name, Array], given: dict) -> Scalar:
         """Of the predictions of what is given."""
-        return total([self.network[n].given_cost(predicted[n], given[n]) for n in self.seen])
+        terms = []
+        for name in self.seen:
+            with naming(name):
+                terms.append(self.network[name].given_cost(predicted[name], given[name]))
+        return total(terms)
 
     def own(self, v: dict) -> Array:
         """$P v$, in one vector."""
         for name, z in v.items():
-            self.network[name].check_precision(z.shape)
+            with naming(name):
+                self.network[name].check_precision(z.shape)
         return ravel(jax.tree.map(jnp.multiply, v, self.weights()))
 
     def energy(self, v: dict, given: dict) -> Scalar:

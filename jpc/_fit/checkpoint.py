@@ -181,6 +181,8 @@ class Saver(AbstractSaver):
         """Takes the folder, and moves what is damaged out of the way."""
         folder, error = self._store.folder, None
         if jax.process_index() == 0:
+            if folder.exists() and not folder.is_dir():
+                raise NotADirectoryError(f"Checkpoints need a folder, but {folder} is a file.")
             folder.mkdir(parents=True, exist_ok=True)
             try:
                 self._claim.enter_context(hold(folder))

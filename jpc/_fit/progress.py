@@ -7,7 +7,8 @@ import jax
 
 Record = dict[str, Any]
 _TIMES = ("seconds", "compile_seconds")
-_SHORT, _LONG = 0.3, 10.0  # Seconds for which nothing need be said, and in which something is.
+# Seconds for which nothing need be said of compiling, of work, and of one more step.
+_SHORT, _WHILE, _LONG = 0.3, 1.5, 10.0
 
 
 class AbstractProgress(abc.ABC):
@@ -16,6 +17,10 @@ class AbstractProgress(abc.ABC):
     @abc.abstractmethod
     def compile(self, what: str) -> None:
         """Something is compiled now."""
+
+    @abc.abstractmethod
+    def work(self, what: str) -> None:
+        """Something goes on now that was compiled before, or most of it."""
 
     @abc.abstractmethod
     def begin(self, step: int) -> None:
@@ -38,6 +43,9 @@ class Silence(AbstractProgress):
     def compile(self, what):
         pass
 
+    def work(self, what):
+        pass
+
     def begin(self, step):
         pass
 
@@ -57,14 +65,21 @@ class Lines(AbstractProgress):
     def __init__(self, epochs: int, steps: int | None):
         self._epochs, self._steps = epochs, steps
         self._written, self._timer = time.monotonic(), threading.Timer(0.0, print)
-        self._compiled = ""
+        self._compiled, self._told = "", -1  # The epoch of which a step was told.
 
     def compile(self, what):
         if what == self._compiled:
             return
         self._compiled = what
+        self._write_after(_SHORT, f"compiling {what} ...")
+
+    def work(self, what):
+        self._write_after(_WHILE, f"{what} ...")
+
+    def _write_after(self, seconds: float, line: str) -> None:
+        """Unless something else comes first."""
         self._timer.cancel()
-        self._timer = threading.Timer(_SHORT, self._write, [f"compiling {what} ..."])
+        self._timer = threading.Timer(seconds, self._write, [line])
         self._timer.daemon = True
         self._timer.start()
 
@@ -73,7 +88,8 @@ class Lines(AbstractProgress):
 
     def advance(self, epoch, step):
         self._timer.cancel()
-        if time.monotonic() - self._written > _LONG:
+        if time.monotonic() - self._written > (_LONG if epoch == self._told else _WHILE):
+            self._told = epoch
             of = "" if self._steps is None else f" of {self._epochs * self._steps}"
             self._write(f"step {step}{of}, epoch {epoch + 1} of {self._epochs} ...")
 
@@ -112,6 +128,9 @@ class Bar(AbstractProgress):
 
     def compile(self, what):
         self._bar.update(self._task, description=f"compiling {what}")
+
+    def work(self, what):
+        self._bar.update(self._task, description=what)
 
     def begin(self, step):
         self._bar.reset(self._task, completed=step)

@@ -131,7 +131,9 @@ class Run:
             with self.saver.resting(snapshot):
                 snapshot = self._conclude(snapshot, watch)
             over = self._is_over(snapshot, epochs)
-            for callback in (self.progress.end, *self.callbacks):
+            self.progress.end(dict(snapshot.history[-1]))
+            self.progress.work("saving")
+            for callback in self.callbacks:
                 callback(dict(snapshot.history[-1]))
             self.saver.after_epoch(snapshot, over)
         return snapshot
@@ -181,6 +183,13 @@ class Run:
             self.compiled.add(what)
             self.progress.compile(what)
 
+    def _work(self, what: str) -> None:
+        """Says that it is compiled, the first time, and later that it goes on."""
+        known = what in self.compiled
+        self._compile(what)
+        if known:
+            self.progress.work(what)
+
     def _conclude(self, now: Snapshot, watch: Stopwatch) -> Snapshot:
         """The end of an epoch: what is said of it, and sums of nothing for the next one."""
         state, sums = now.carry.state, now.carry.sums
@@ -188,9 +197,9 @@ class Run:
             raise ValueError("The iterator gave no batch of batch_size examples in this epoch.")
         metrics = jax.tree.map(lambda x: x / now.step, sums)
         _check_loss(metrics, now.epoch)
-        self._compile("the test")
+        self._work("the test")
         metrics |= self.test(state, self._keys(now.epoch)[2])
-        self._compile("the diagnosis")
+        self._work("the diagnosis")
         seen = self.inspect(**eqx.combine(state, self.recipe.rest))
         if not isinstance(seen, Mapping):
             raise TypeError(f"inspect must return a dictionary, got a {type(seen).__name__}.")

@@ -10,7 +10,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
-from .._checks import checked_jit, raise_if_failed, raise_if_not_finite
+from .._checks import checked_jit, raise_if, raise_if_failed, raise_if_not_finite
 from .._clamp import check_problem, spell
 from .._energy import AbstractEnergy, take_apart
 from .._given import (
@@ -20,6 +20,7 @@ from .._given import (
     check_number,
     check_type,
     is_real,
+    refuse_half,
     show,
 )
 from .._metrics import tree_norm
@@ -49,6 +50,10 @@ class RESULTS(eqx.Enumeration):
     diverged = (
         "Inference diverged: the energy at the end is larger than at the start, or not finite. "
         "Use a smaller step size or an adaptive step size controller."
+    )
+    hopping = (
+        "Inference hops over kinks of the energy, as rectifiers have, without descending further. "
+        "Accept what it found, use `jpc.Equilibrium`, or activation functions without kinks."
     )
 
 
@@ -179,7 +184,10 @@ def method(call: _Call) -> _Call:
     @checked_jit
     @ft.wraps(call)
     def compiled(self, energy, params, nodes, clamps, **named):
+        refuse_half("params", params)
         _check_known(energy, params, nodes, clamps)
+        if named["record"] is not None:
+            _check_record(named["record"].fn, params, nodes, clamps)
         return call(self, energy, params, nodes, clamps, **named)
 
     def made(self, energy, params, nodes, clamps, *, record=None, key=None):
@@ -191,6 +199,18 @@ def method(call: _Call) -> _Call:
         return compiled(self, energy, params, nodes, clamps, record=record, key=key)
 
     return ft.wraps(call)(made)  # pyright: ignore[reportReturnType]
+
+
+def _check_record(fn: Callable, params: PyTree, nodes: Any, clamps: Any) -> None:
+    """That it can be kept."""
+    try:
+        eqx.filter_eval_shape(jax.vmap(ft.partial(fn, params)), nodes, clamps)
+    except TypeError as error:
+        why = str(error).partition("\n")[0]
+        raise TypeError(
+            "Record's fn must take (params, nodes, clamps) of one example and return arrays: "
+            f"{why}"
+        ) from error
 
 
 def _check_known(energy: AbstractEnergy, params: PyTree, nodes: Any, clamps: Any) -> None:
@@ -206,6 +226,12 @@ def _check_known(energy: AbstractEnergy, params: PyTree, nodes: Any, clamps: Any
             f"There is {spell(unknown[0])} among the nodes and clamps, but the network has only "
             f"{', '.join(map(spell, network))}."
         )
+
+
+def until(t1: Any, ts: Array, nodes: Nodes) -> Nodes:
+    """The nodes, or a run-time error if there are times beyond the end."""
+    late = "Record has times beyond t1, at which inference ends: leave them out, or make t1"
+    return raise_if({f"{late} (max_t1) larger.": ts[-1] > jnp.asarray(t1, ts.dtype)}, nodes)
 
 
 def as_precise(state: PyTree, times: Any) -> Any:
@@ -283,7 +309,8 @@ def finish(
     - `energy`, `params`, `clamps`: of the problem.
     - `nodes`, `end`: where inference began, and where it ended.
     - `result`: how it ended, for each example or for all of them.
-    - `stats`: numbers to report, for each example or for all of them, such as the `steps`.
+    - `stats`: numbers to report, for each example or for all of them, such as the `steps`; the
+        `gradient_norm` if it is known.
     - `throw`: whether divergence, and states that are not finite, raise an error.
     - `trajectory`, `lesson`: see [`jpc.Inferred`][].
     """
@@ -291,7 +318,8 @@ def finish(
     spread = lambda x: jnp.broadcast_to(x, before.shape)
     result, stats = jax.tree.map(spread, (result, stats))
     end, result = conclude(energy, end, result, before, after, throw=throw)
-    stats = stats | {"gradient_norm": gradient_norm(energy, params, end, clamps)}
+    if "gradient_norm" not in stats:
+        stats |= {"gradient_norm": gradient_norm(energy, params, end, clamps)}
     return Inferred(end, result, stats, trajectory, lesson)
 
 
@@ -309,14 +337,15 @@ def conclude(
     """
     may_grow = jnp.logical_not(energy.descends())
 
-    def one(nodes, result, before, after):
+    def one(result, before, after):
         # An adaptive solver that hops around equilibrium may end a little above its start.
         slack = 0.1 * (1 + jnp.abs(before))
         okay = (may_grow | (after <= before + slack)) & jnp.isfinite(after)
         result = RESULTS.where(okay, result, RESULTS.diverged)
-        failed = (result == RESULTS.diverged) | (result == RESULTS.max_steps_reached)
-        return raise_if_failed(result, failed, nodes) if throw else nodes, result
+        return result, (result == RESULTS.diverged) | (result == RESULTS.max_steps_reached)
 
+    result, failed = jax.vmap(one)(result, before, after)
     if throw:
         nodes = raise_if_not_finite(by_name(nodes), nodes)
-    return jax.vmap(one)(nodes, result, before, after)
+        nodes = raise_if_failed(result, failed, nodes)
+    return nodes, result

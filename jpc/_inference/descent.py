@@ -52,11 +52,12 @@ class Descent(AbstractInference):
             raise ValueError("Descent has steps but no time: record every step.")
 
         fn = None if record is None else record.fn
+        steps = self.steps if record is None else min(self.steps, cast(int, record.length))
 
         def one(nodes, clamps):
             value_fn = lambda z: energy.example(params, z, clamps)
             keep = None if fn is None else lambda z: cast(Callable, fn)(params, z, clamps)
-            return self._descend(value_fn, nodes, keep)
+            return self._descend(value_fn, nodes, steps, keep)
 
         (end, _, count, done), way = jax.vmap(one)(nodes, clamps)
         converged = lambda done: RESULTS.where(done, RESULTS.successful, RESULTS.stopped_early)
@@ -64,12 +65,12 @@ class Descent(AbstractInference):
         trajectory = None
         if record is not None:
             values = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), way)
-            ts = jnp.arange(self.steps + 1.0)[:, None] + jnp.zeros((1, len(count)))
+            ts = jnp.arange(steps + 1.0)[:, None] + jnp.zeros((1, len(count)))
             trajectory = Trajectory(ts, values, jnp.max(count) + 1)
         ended = (energy, params, nodes, end, clamps, jax.vmap(converged)(done), stats)
         return finish(*ended, throw=self.throw, trajectory=trajectory)
 
-    def _descend(self, value_fn: Callable[[Nodes], Scalar], nodes: Nodes, keep) -> Any:
+    def _descend(self, value_fn: Callable[[Nodes], Scalar], nodes: Nodes, steps: int, keep) -> Any:
         """The last state, and what was kept of the start and every step."""
         given = isinstance(self.optim, optax.GradientTransformation)
         optim = optax.with_extra_args_support(self.optim if given else optax.sgd(self.optim))
@@ -87,13 +88,21 @@ class Descent(AbstractInference):
             new = (optax.apply_updates(z, updates), opt_state, count + 1, done)
             return jax.tree.map(lambda a, b: jnp.where(done, a, b), (z, *state[1:3], done), new)
 
-        state = (nodes, optim.init(nodes), jnp.asarray(0), jnp.asarray(False))
+        state = (nodes, _init(optim, nodes), jnp.asarray(0), jnp.asarray(False))
         if keep is None and self.rtol is None:
-            return jax.lax.fori_loop(0, self.steps, lambda _, state: step(state), state), None
+            return jax.lax.fori_loop(0, steps, lambda _, state: step(state), state), None
         if keep is None:
-            unfinished = lambda state: ~state[3] & (state[2] < self.steps)
+            unfinished = lambda state: ~state[3] & (state[2] < steps)
             return jax.lax.while_loop(unfinished, step, state), None
         keep_step = lambda state, _: ((new := step(state)), keep(new[0]))
-        state, way = jax.lax.scan(keep_step, state, length=self.steps)
+        state, way = jax.lax.scan(keep_step, state, length=steps)
         first = jax.tree.map(lambda x: x[None], keep(nodes))
         return state, jax.tree.map(lambda a, b: jnp.concatenate([a, b]), first, way)
+
+
+def _init(optim: optax.GradientTransformation, nodes: Nodes) -> Any:
+    try:
+        return optim.init(nodes)
+    except (TypeError, ValueError) as error:
+        why = str(error).partition("\n")[0]
+        raise ValueError(f"optim cannot take the nodes, the list of all states: {why}") from error

@@ -20,7 +20,9 @@ from .base import (
     check_positive,
     finish,
     method,
+    until,
 )
+from .stages import Stages, futile, rms
 
 
 class GradientFlow(AbstractInference):
@@ -82,6 +84,9 @@ class GradientFlow(AbstractInference):
         check_type("controller", self.controller, kind, "diffrax.PIDController(1e-3, 1e-3)")
         kind = dfx.AbstractProgressMeter
         check_type("progress_meter", self.progress_meter, kind, "diffrax.TqdmProgressMeter()")
+        if self.solver.term_structure is not dfx.AbstractTerm:
+            kind = type(self.solver).__name__
+            raise ValueError(f"{kind} is no solver of one plain ODE, such as diffrax.Heun().")
         choice("reduction", self.reduction, ("sum", "mean"))
         check_positive("t1", self.t1)
         check_positive("dt0", self.dt0, none=True)
@@ -102,6 +107,8 @@ class GradientFlow(AbstractInference):
 
     @method
     def __call__(self, energy, params, nodes, clamps, *, record=None, key=None):
+        if record is not None and record.ts is not None:
+            nodes = until(self.t1, record.ts, nodes)
         integrate = self._apart if self.reduction == "sum" else self._together
         end, result, stats, trajectory = integrate(energy, params, nodes, clamps, record)
         named: Any = dict(throw=self.throw, trajectory=trajectory)
@@ -112,7 +119,8 @@ class GradientFlow(AbstractInference):
             state, unpack = ravel_pytree(nodes)
             potential = lambda z: energy.example(params, unpack(z), clamps)
             keep = record and (lambda z: record.fn(params, unpack(z), clamps))
-            end, result, stats, way = self._solve(potential, state, record, keep)
+            end, ended, result, stats, way = self._solve(potential, state, record, keep)
+            stats["gradient_norm"] = _relative(ended, end)
             return unpack(end), result, stats, way
 
         end, result, stats, way = jax.vmap(one)(nodes, clamps)
@@ -127,9 +135,11 @@ class GradientFlow(AbstractInference):
         unpack = jax.vmap(ravel_pytree(jax.tree.map(lambda z: z[0], nodes))[1])
         potential = lambda z: energy(params, unpack(z), clamps)
         keep = record and (lambda z: jax.vmap(ft.partial(record.fn, params))(unpack(z), clamps))
-        end, *ended, way = self._solve(potential, state, record, keep)
-        end, batch = unpack(end), len(state)
-        result, stats = jax.tree.map(lambda x: jnp.broadcast_to(x, (batch,)), ended)
+        end, ended, *how, way = self._solve(potential, state, record, keep)
+        batch = len(state)
+        result, stats = jax.tree.map(lambda x: jnp.broadcast_to(x, (batch,)), how)
+        stats["gradient_norm"] = batch * jax.vmap(_relative)(ended, end)
+        end = unpack(end)
         if way is None:
             return end, result, stats, None
         ts, values, length = way
@@ -137,29 +147,31 @@ class GradientFlow(AbstractInference):
         return end, result, stats, Trajectory(ts, values, length)
 
     def _solve(self, potential: Callable[[Array], Scalar], state: Array, record, keep):
-        """The flow of one system: its end, how it ended, and what was kept of the way. Its nodes
-        are one array, since a solver does a dozen small things to each.
+        """The flow of one system: its end, the gradient there, how it ended, and what was kept of
+        the way. Its nodes are one array, since a solver does a dozen small things to each.
         """
         field = lambda t, z, args: -jax.grad(potential)(z)
-        controller, steady = self._tolerances(lambda z: field(None, z, None), state)
-        event = dfx.Event(dfx.steady_state_event(0.0, cast(Any, steady), optx.rms_norm))
+        speed = field(None, state, None)
+        controller, steady, curvature = self._tolerances(field, state, speed)
+        solver, event = self._watch(speed, steady, curvature)
         time = ft.partial(as_precise, state)
         max_steps, subs = self.max_steps, [dfx.SubSaveAt(t1=True)]
         if record is not None:
             steps = record.ts is None
             max_steps = min(max_steps, record.length) if steps else max_steps
             fn = lambda t, z, args: keep(z)
-            subs.append(dfx.SubSaveAt(t0=steps, steps=steps, ts=time(record.ts), fn=fn))
+            ts = None if steps else time(jnp.minimum(record.ts, self.t1))
+            subs.append(dfx.SubSaveAt(t0=steps, steps=steps, ts=ts, fn=fn))
         solution = dfx.diffeqsolve(
             dfx.ODETerm(field),
-            self.solver,
+            solver,
             t0=time(0.0),
             t1=time(self.t1),
             dt0=time(self.dt0),
             y0=state,
-            saveat=dfx.SaveAt(subs=subs),
+            saveat=dfx.SaveAt(subs=subs, solver_state=True),
             stepsize_controller=controller,
-            event=event if self._looks() else None,
+            event=event,
             max_steps=max_steps,
             throw=False,
             progress_meter=self.progress_meter,
@@ -170,43 +182,67 @@ class GradientFlow(AbstractInference):
         stats["rejected"] = attempts - taken
         way = _without_padding(ts[0], ways[0], keep(state)) if ways else None
         result = _translate(solution.result)
-        if not self._looks():
-            still = optx.rms_norm(field(None, end[0], None)) <= steady
-            result = RESULTS.where(still, RESULTS.successful, result)
-        return end[0], result, stats, way
+        if isinstance(solver, Stages):
+            ended, _, descent = cast(Any, solution.solver_state)
+            result = RESULTS.where(futile(descent), RESULTS.hopping, result)
+        else:
+            ended = field(None, end[0], None)
+        result = RESULTS.where(rms(ended) <= steady, RESULTS.successful, result)
+        return end[0], ended, result, stats, way
 
-    def _tolerances(self, field, state) -> tuple[dfx.AbstractStepSizeController, Scalar]:
-        """The controller, and the gradient below which a state is steady. Around one the step
-        size stays at the limit of stability, and the gradient at about the controller's
-        tolerance times the largest curvature: to ask for less is to hop there for ever.
+    def _watch(self, speed: Array, steady: Scalar, curvature: Any) -> tuple:
+        """The solver, and an event that says what it does not see itself."""
+        looks = self._looks()
+        if self._is_explicit():
+            begun = rms(speed) < steady
+            event = dfx.Event(lambda t, y, args, **_: begun)
+            solver = Stages(self.solver, speed, steady if looks else None, curvature)
+        else:
+            event = dfx.Event(dfx.steady_state_event(0.0, cast(Any, steady), optx.rms_norm))
+            solver = self.solver
+        return solver, event if looks else None
+
+    def _tolerances(self, field, state, speed) -> tuple[Any, Scalar, Scalar | None]:
+        """The controller, the gradient below which a state is steady, and the largest curvature,
+        if it is known. Around a steady state the step size stays at the limit of stability, and
+        the gradient at about the controller's tolerance times the largest curvature: to ask for
+        less is to hop there for ever.
         """
-        speed, size = field(state), optx.rms_norm(state)
-        start = optx.rms_norm(speed)
+        size, start = optx.rms_norm(state), optx.rms_norm(speed)
         rounding = 10 * jnp.finfo(start.dtype).eps * size + jnp.finfo(start.dtype).tiny
         steady = (1e-3 if self.rtol is None else self.rtol) * start + rounding
         if self.controller is None:
-            tolerance = 0.5 * steady / jnp.maximum(_curvature(field, state, speed), 1.0)
-            return dfx.PIDController(rtol=0.0, atol=tolerance), steady
+            curvature = jnp.maximum(_curvature(field, state, speed), 1.0)
+            return dfx.PIDController(rtol=0.0, atol=0.5 * steady / curvature), steady, curvature
         if self.rtol is None and isinstance(self.controller, dfx.PIDController):
             settled = 2 * (self.controller.atol + self.controller.rtol * size)
-            return self.controller, jnp.minimum(0.1 * start + rounding, settled)
-        return self.controller, rounding if self.rtol is None else steady
+            return self.controller, jnp.minimum(0.1 * start + rounding, settled), None
+        return self.controller, rounding if self.rtol is None else steady, None
+
+    def _is_explicit(self) -> bool:
+        tableau = getattr(self.solver, "tableau", None)
+        return isinstance(self.solver, dfx.AbstractERK) and isinstance(tableau, dfx.ButcherTableau)
 
     def _looks(self) -> bool:
         """Whether it looks for a steady state after each step."""
         return self.rtol is not None or not isinstance(self.controller, dfx.ConstantStepSize)
 
     def _cost(self) -> int:
-        """Gradients per step: the stages, and one for the steady state test."""
-        if not isinstance(self.solver, dfx.AbstractERK):
+        """Gradients per step. An explicit method looks for a steady state at no cost."""
+        if not self._is_explicit():
             return 1 + self._looks()
         tableau: Any = self.solver.tableau
-        return tableau.num_stages - tableau.fsal + self._looks()
+        return tableau.num_stages - tableau.fsal
+
+
+def _relative(gradient: Array, state: Array) -> Scalar:
+    size = rms(state)
+    return rms(gradient) / jnp.where(size > 0, size, 1)
 
 
 def _curvature(field, state: Array, direction: Array) -> Scalar:
     """The largest curvature of an energy, by a few power iterations from a direction."""
-    _, product = jax.linearize(field, state)
+    _, product = jax.linearize(lambda z: field(None, z, None), state)
 
     def iterate(_, found):
         direction, size = found

@@ -26,6 +26,7 @@ from .base import (
     check_positive,
     gradient_norm,
     method,
+    until,
 )
 
 _PATHS = (dfx.UnsafeBrownianPath, dfx.VirtualBrownianTree)
@@ -85,6 +86,7 @@ class Langevin(AbstractInference):
         ts, fn = record.ts, record.fn
         if ts is None:
             raise ValueError("Langevin keeps samples at given times: give Record(ts=...).")
+        nodes, ts = until(self.t1, ts, nodes), jnp.minimum(ts, self.t1)
         batch = jax.tree.leaves(nodes)[0].shape[0]
         end, way, steps = self._sample(energy, params, nodes, clamps, key, ts, fn)
         times = jnp.broadcast_to(ts[:, None], (*ts.shape, batch))

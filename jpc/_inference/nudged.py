@@ -130,6 +130,8 @@ class Nudged(AbstractInference):
     @method
     def __call__(self, energy, params, nodes, clamps, *, record=None, key=None):
         forward = Forward.of("Nudged", (energy, params, nodes, clamps), record, precisions="all")
+        if not forward.v:
+            raise ValueError("There is nothing to infer: every state is given.")
         matrix, factor = self._scale(forward)
         if self.beta is None:
             return self._limit(forward, matrix, factor)

@@ -17,6 +17,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
+from .._checks import checked_jit
 from .._energy import SpectralPenalty, WeightDecay
 from .._functional import call, descend, with_prediction
 from .._given import check_flags, check_model
@@ -239,7 +240,7 @@ def compute_linear_activity_hessian(
     return _hessian(_linear(params, options), params, x, diag, off_diag)
 
 
-@eqx.filter_jit
+@checked_jit
 def _hessian(linear, params, x, diag=True, off_diag=True) -> Matrix:
     _, (_, *matrices) = _matrices(linear, params, x)
     precisions = [1.0] * (len(matrices) - 1) + [linear.precision]

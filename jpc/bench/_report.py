@@ -11,7 +11,7 @@ from typing import Any
 from .._files import write_whole
 from .._significance import LEVEL, Sample, holm, welch
 from ._table import NETWORKS, RULES, Cell, Suite
-from ._train import WARM_UP, WEIGHT_DECAY
+from ._train import WARM_UP
 
 _APART = 10.0  # Percent, between seeds.
 _LEGEND = """Accuracy: on the test set, after training, in percent; mean ± standard deviation over
@@ -38,13 +38,13 @@ def write_report(
     rules = dict.fromkeys(cell.rule for cell in mine)
     devices = dict.fromkeys(f"{f['device']}, {f['products']}" for f in mine.values())
     dates = sorted({f["date"] for f in mine.values()})
+    some = next(iter(mine))
     parts = [
         f"# {name}: {suite.title}",
         f"    jpc bench {name}{flag}",
-        f"Every rule is trained alike: AdamW {next(iter(mine)).learning_rate:g} with a weight "
-        f"decay of {WEIGHT_DECAY:g}, warmed up during {WARM_UP:.0%} and then falling to zero as "
-        f"a cosine, batches of {next(iter(mine)).batch}; images of CIFAR-10 are flipped and "
-        "cropped. No setting was tuned for any rule.",
+        f"At each place every rule has the same settings: AdamW, warmed up during {WARM_UP:.0%} "
+        f"and then falling to zero as a cosine, in batches of {some.batch}. Images of CIFAR-10 "
+        "are flipped and cropped.",
         f"Run on {'; '.join(devices)}, {' to '.join(dict.fromkeys((dates[0], dates[-1])))}.",
         _picture(suite.picture, mine, out / name),
         *(part for place in places for part in _table(place, mine)),
@@ -84,7 +84,7 @@ def _table(place: str, found: Found) -> list[str]:
     text = NETWORKS[cell.network].text
     width = f"width {cell.width}" if not cell.images else f"{cell.width} channels"
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    return [f"## {place}", f"{text}, {width}.", table]
+    return [f"## {place}", f"{text}, {width}; {cell.optimiser}.", table]
 
 
 def _line(rule: str, strength: float | None, runs: Sequence[dict], chance: float) -> list[str]:
@@ -102,7 +102,7 @@ def _line(rule: str, strength: float | None, runs: Sequence[dict], chance: float
         "1" if own else _known(statistics.median(run["memory"] for run in runs)),
         "1" if own else f"{mean('mean_eigenvalue'):.3g}",
         "0" if own else f"{mean('angle'):.0f}°",
-        "" if own else f"{mean('successful'):.0%}",
+        "" if own else f"{100 * mean('successful'):.3g}%",
     ]
 
 

@@ -14,7 +14,7 @@ from .._jobs import run_jobs, where
 from .._lines import append_lines, read_lines
 from ._report import write_report
 from ._table import NETWORKS, SIZES, SUITES, Cell
-from ._train import run_cell
+from ._train import compiling, run_cell
 
 
 def bench(
@@ -60,9 +60,11 @@ def bench(
                 "nothing but digits, which are in the library."
             )
         keep = lambda cell, done: append_lines(path, [_record(cell, done)])
-        work = lambda cell, advance: keep(cell, run_cell(cell, advance))
-        told: Any = dict(cost=_cost, describe=_describe)
-        run_jobs(_in_order(missing), work, **told, minutes=minutes, shown=progress)
+        missing = _in_order(missing)
+        told: Any = dict(cost=_cost, describe=_describe, minutes=minutes, shown=progress)
+        with compiling(missing) as programs:
+            work = lambda cell, advance: keep(cell, run_cell(cell, programs, advance))
+            run_jobs(missing, work, **told)
     return write_report(name, suite, size, cells, read_results(path), out)
 
 

@@ -28,6 +28,7 @@ class Cell:
     - `strength`: p tr(A) / n, the mean eigenvalue of S less one; `None` for a rule that has none.
     - `width`: the units of a layer, or the channels of the first convolution.
     - `examples`: how many to train with; `None`: all.
+    - `clip`: the longest that gradients may be; `None`: any length.
     """
 
     network: str
@@ -41,12 +42,26 @@ class Cell:
     examples: int | None = None
     batch: int = 128
     learning_rate: float = 1e-3
+    weight_decay: float = 5e-4
+    clip: float | None = None
 
     @property
     def place(self) -> str:
         """`vgg5 on cifar10, mse, 25 epochs`: where rules are compared."""
         epochs = "1 epoch" if self.epochs == 1 else f"{self.epochs} epochs"
-        return f"{self.network} on {self.dataset}, {self.loss}, {epochs}"
+        clipped = "" if self.clip is None else ", clipped"
+        return f"{self.network} on {self.dataset}, {self.loss}, {epochs}{clipped}"
+
+    @property
+    def optimiser(self) -> str:
+        """In words."""
+        clipped = "" if self.clip is None else f", gradients clipped at {self.clip:g}"
+        return f"AdamW {self.learning_rate:g}, weight decay {self.weight_decay:g}{clipped}"
+
+    @property
+    def kind(self) -> "Cell":
+        """The same for all cells that share their programs: of any seed and strength."""
+        return dataclasses.replace(self, seed=0, strength=None)
 
     @property
     def named(self) -> str:
@@ -132,11 +147,10 @@ class Rule:
 
     text: str
     make: Callable[[Number | None], jpc.AbstractInference]
-    stiffness: float = 1.0
+    stiffness: float | None = None
 
-    def energy(self, loss: str, depth: int) -> jpc.PCEnergy:
-        hidden = [self.stiffness**k for k in reversed(range(depth - 1))]
-        return jpc.PCEnergy(LOSSES[loss], [*hidden, 1.0])
+    def energy(self, loss: str) -> jpc.PCEnergy:
+        return jpc.PCEnergy(LOSSES[loss], stiffness=self.stiffness)
 
 
 def _nudged(**options: Any) -> Callable[[Number | None], jpc.AbstractInference]:
@@ -177,9 +191,12 @@ RULES: dict[str, Rule] = {
     "nudged": Rule(text="the limit of small nudges; A is that of four examples", make=_nudged()),
     "nudged-own": Rule(text="the same, each example with its own A", make=_nudged(shared=None)),
     "nudged-last": Rule(
-        text="nudged, each hidden layer 1000 times as precise as the next: the last one relaxes",
+        text="nudged, with a stiffness of 10,000: it is the last hidden layer that relaxes",
         make=_nudged(),
-        stiffness=1000.0,
+        stiffness=1e4,
+    ),
+    "nudged-last-1000": Rule(
+        text="the same with a stiffness of 1,000", make=_nudged(), stiffness=1e3
     ),
 }
 
@@ -203,6 +220,9 @@ class Place:
     width: int
     loss: str = "mse"
     examples: int | None = None
+    learning_rate: float = 1e-3
+    weight_decay: float = 5e-4
+    clip: float | None = None
 
     def cells(self, rules: Mapping[str, Sequence[float | None]], seeds: int) -> list[Cell]:
         own = dataclasses.asdict(self)
@@ -243,9 +263,11 @@ _digits = Place(network="mlp", dataset="digits", epochs=1, width=16, examples=51
 _small = ft.partial(Place, dataset="fashion-mnist", width=128, epochs=2, examples=12_800)
 _fashion = ft.partial(Place, dataset="fashion-mnist", width=256, epochs=10)
 _cifar = ft.partial(Place, dataset="cifar10", width=128)
+_clipped = ft.partial(_cifar, weight_decay=0.3, clip=0.3)
 _every = {"backprop": _NONE, "sgd": _NONE, "adam": _NONE, "plain": (0.01, 0.1, 1.0)}
 _every |= {"centred": (1.0,), "negative": (1.0,)}
-_every |= {"nudged": (0.1, 1.0, 10.0), "nudged-last": (1.0,), "nudged-own": (1.0,)}
+_every |= {"nudged": (0.1, 1.0, 10.0), "nudged-own": (1.0,)}
+_every |= {"nudged-last": (1.0,), "nudged-last-1000": (1.0,)}
 _main = {"backprop": _NONE, "nudged": (1.0,), "nudged-last": (1.0,), "nudged-own": (1.0,)}
 _by_strength = {
     "backprop": _NONE,
@@ -274,11 +296,19 @@ SUITES: dict[str, Suite] = {
                     places=[
                         _cifar(network="vgg5", epochs=25, loss="ce"),
                         _cifar(network="vgg5", epochs=50),
-                        _cifar(network="vgg7", epochs=25),
-                        _cifar(network="vgg9", epochs=25),
-                        Place(network="resnet18", dataset="cifar10", epochs=30, width=64),
+                        _clipped(network="vgg7", epochs=25),
+                        _clipped(network="vgg9", epochs=25),
+                        _clipped(network="resnet18", epochs=25, width=64),
                     ],
                     rules=_main,
+                ),
+                Table(
+                    places=[
+                        _cifar(network="vgg7", epochs=25),
+                        _cifar(network="vgg9", epochs=25),
+                        _cifar(network="resnet18", epochs=30, width=64),
+                    ],
+                    rules={"backprop": _NONE, "nudged-last-1000": (1.0,)},
                 ),
             ],
         },

@@ -4,8 +4,11 @@ import dataclasses
 import functools as ft
 import math
 import statistics
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -30,7 +33,8 @@ _TURNS = 5  # Of timing a rule and backpropagation.
 _LOOKED_AT = 256  # Examples to measure the regime with.
 _MOMENTS = 6  # Of training, at which it is measured.
 _MEANS = ("mean_eigenvalue", "largest_eigenvalue", "mean_sensitivity", "angle", "successful")
-WEIGHT_DECAY, WARM_UP = 5e-4, 0.05
+WARM_UP = 0.05
+_ALONE = threading.Lock()  # Held by what compiles, and by what takes times.
 
 
 class Data(NamedTuple):
@@ -42,7 +46,7 @@ class Data(NamedTuple):
     test_y: Array
 
 
-@ft.lru_cache(maxsize=1)
+@ft.lru_cache(maxsize=2)
 def load(dataset: str, images: bool) -> Data:
     found = jpc.data.load(dataset, flatten=not images, download=False)
     one_hot = lambda labels: jax.nn.one_hot(jnp.asarray(labels), len(found.classes))
@@ -67,7 +71,8 @@ def optimiser(cell: Cell, steps: int) -> optax.GradientTransformation:
     whole = cell.epochs * steps
     rise = max(math.ceil(WARM_UP * whole), 1)
     schedule = optax.warmup_cosine_decay_schedule(0.0, cell.learning_rate, rise, whole + 1)
-    return optax.adamw(schedule, weight_decay=WEIGHT_DECAY)
+    adam = optax.adamw(schedule, weight_decay=cell.weight_decay)
+    return adam if cell.clip is None else optax.chain(optax.clip_by_global_norm(cell.clip), adam)
 
 
 def pose(layers: Layers, x: Array, y: Array) -> tuple[Nodes, Nodes]:
@@ -82,25 +87,34 @@ class Going(NamedTuple):
 
 
 class Trainer(NamedTuple):
-    """What trains networks of a kind by a rule: `train` takes a network, the rows of a chunk of
-    batches, a key and a strength. `memory`: what its program needs besides them, in bytes.
+    """The programs of a kind of cell.
+
+    - `train`: takes a network, the rows of a chunk of batches, a key and a strength.
+    - `look`: the regime of a network, for a strength.
+    - `score`: the test accuracy of a network, in percent.
+    - `memory`: what `train` needs besides its arguments, in bytes.
     """
 
     train: Callable[[Going, Array, Array, Array], Going]
+    look: Callable[[PyTree, Array], dict[str, Array]]
+    score: Callable[[PyTree], Array]
     memory: float
 
 
-@ft.lru_cache(maxsize=4)
-def make_trainer(cell: Cell) -> Trainer:
-    """Of a cell, whatever its seed and its strength."""
-    data = load(cell.dataset, cell.images)
-    optim, rule = optimiser(cell, steps_of(cell, data)), RULES[cell.rule]
-    going, static = begin(cell)
-    energy = rule.energy(cell.loss, len(static))
+def make_trainer(kind: Cell) -> Trainer:
+    with _ALONE:
+        return _compile(kind)
+
+
+def _compile(kind: Cell) -> Trainer:
+    data = load(kind.dataset, kind.images)
+    optim, rule = optimiser(kind, steps_of(kind, data)), RULES[kind.rule]
+    going, static = begin(kind)
+    energy = rule.energy(kind.loss)
 
     def step(going: Going, x: Array, y: Array, key: Array, strength: Array) -> Going:
         layers = eqx.combine(going.arrays, static)
-        x = jpc.data.augment(key, x) if cell.dataset == "cifar10" and cell.images else x
+        x = jpc.data.augment(key, x) if kind.dataset == "cifar10" and kind.images else x
         nodes, clamps = pose(layers, x, y)
         inferred = rule.make(strength)(energy, layers, nodes, clamps)
         lesson, nodes = inferred.lesson or (energy, inferred.nodes)
@@ -108,19 +122,57 @@ def make_trainer(cell: Cell) -> Trainer:
         updates, state = optim.update(grads, going.opt_state, going.arrays)
         return Going(eqx.apply_updates(going.arrays, updates), state)
 
-    @ft.partial(jax.jit, donate_argnums=0)
     def train(going: Going, data: Data, rows: Array, key: Array, strength: Array) -> Going:
         keys = jr.split(key, len(rows))
         take = lambda rows: (data.x[rows], data.y[rows])
         one = lambda going, given: (step(going, *take(given[0]), given[1], strength), None)
         return jax.lax.scan(one, going, (rows, keys))[0]
 
-    steps = steps_of(cell, data)
-    rows = jnp.zeros((steps // min(_CHUNKS, steps), cell.batch), int)
-    program = train.lower(going, data, rows, jr.key(0), jnp.asarray(1.0)).compile()
-    given_data = lambda going, *given: program(going, data, *given)
-    memory = program.memory_analysis()
-    return Trainer(given_data, math.nan if memory is None else float(memory.temp_size_in_bytes))
+    def look(arrays: PyTree, data: Data, strength: Array) -> dict[str, Array]:
+        layers = eqx.combine(arrays, static)
+        given = pose(layers, data.x[:_LOOKED_AT], data.y[:_LOOKED_AT])
+        inferred = rule.make(strength)(energy, layers, *given)
+        how: Any = dict(transform=lambda p: p, split=lambda grads: grads)
+        found = compare(energy, inferred, layers, *given, **how)
+        return {name: jnp.mean(found[name]) for name in _MEANS}
+
+    def score(arrays: PyTree, data: Data) -> Array:
+        predict = lambda x: jpc.feedforward(eqx.combine(arrays, static), x)[-1]
+        return jpc.compute_accuracy(data.test_y, jax.lax.map(predict, data.test_x, batch_size=500))
+
+    steps, strength = steps_of(kind, data), jnp.asarray(1.0)
+    rows = jnp.zeros((steps // min(_CHUNKS, steps), kind.batch), int)
+    compiled = lambda fn, *given, **how: jax.jit(fn, **how).lower(*given).compile()
+    trains = compiled(train, going, data, rows, jr.key(0), strength, donate_argnums=0)
+    looks, scores = (
+        compiled(look, going.arrays, data, strength),
+        compiled(score, going.arrays, data),
+    )
+    memory = trains.memory_analysis()
+    return Trainer(
+        lambda going, *given: trains(going, data, *given),
+        lambda arrays, strength: looks(arrays, data, strength),
+        lambda arrays: scores(arrays, data),
+        math.nan if memory is None else float(memory.temp_size_in_bytes),
+    )
+
+
+@contextmanager
+def compiling(cells: Sequence[Cell]) -> Iterator[Mapping[Cell, Future[Trainer]]]:
+    """The programs of some cells by their kinds, compiled in this order while others train, and
+    those of backpropagation, to which each is compared.
+    """
+    pairs = [(cell.kind, _backprop(cell)) for cell in cells]
+    kinds = dict.fromkeys(kind for pair in pairs for kind in pair)
+    pool = ThreadPoolExecutor(1)
+    try:
+        yield {kind: pool.submit(make_trainer, kind) for kind in kinds}
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _backprop(cell: Cell) -> Cell:
+    return dataclasses.replace(cell.kind, rule="backprop")
 
 
 def begin(cell: Cell) -> tuple[Going, Layers]:
@@ -131,44 +183,21 @@ def begin(cell: Cell) -> tuple[Going, Layers]:
     return Going(arrays, optimiser(cell, steps_of(cell, data)).init(arrays)), static
 
 
-def trainer_of(cell: Cell) -> Trainer:
-    return make_trainer(dataclasses.replace(cell, seed=0, strength=None))
-
-
-@eqx.filter_jit
-def accuracy(layers: Layers, x: Array, y: Array) -> Array:
-    """In percent."""
-    predict = lambda x: jpc.feedforward(layers, x)[-1]
-    return jpc.compute_accuracy(y, jax.lax.map(predict, x, batch_size=500))
-
-
-@eqx.filter_jit
-def regime(cell: Cell, strength: Array, layers: Layers, x: Array, y: Array) -> dict[str, Array]:
-    """Where a network stands, on some examples."""
-    rule = RULES[cell.rule]
-    energy, given = rule.energy(cell.loss, len(layers)), pose(layers, x, y)
-    inferred = rule.make(strength)(energy, layers, *given)
-    how: Any = dict(transform=lambda p: p, split=lambda grads: grads)
-    found = compare(energy, inferred, layers, *given, **how)
-    return {name: jnp.mean(found[name]) for name in _MEANS}
-
-
-def run_cell(cell: Cell, advance: Advance) -> dict[str, Any]:
+def run_cell(
+    cell: Cell, programs: Mapping[Cell, Future[Trainer]], advance: Advance
+) -> dict[str, Any]:
     """Trains a cell, and returns what was measured: the test accuracy after each epoch, the
     regime at some moments, the time of an epoch, that of training relative to backpropagation in
     the same run, and the memory that the program needs.
     """
-    data, trainer = load(cell.dataset, cell.images), trainer_of(cell)
-    going, static = begin(cell)
+    trainer, theirs = programs[cell.kind].result(), programs[_backprop(cell)].result()
+    data, (going, _) = load(cell.dataset, cell.images), begin(cell)
     strength = jnp.asarray(1.0 if cell.strength is None else cell.strength)
     rng, key = np.random.default_rng(cell.seed), jr.key(1000 + cell.seed)
     looks = {round(e) for e in np.linspace(0, cell.epochs, min(_MOMENTS, cell.epochs + 1))}
-    alike = dataclasses.replace(cell, seed=0, strength=None)
-    some = data.x[:_LOOKED_AT], data.y[:_LOOKED_AT]
 
     def look(epoch: int) -> dict[str, float]:
-        layers = eqx.combine(going.arrays, static)
-        return dict(epoch=epoch) | jax.device_get(regime(alike, strength, layers, *some))
+        return dict(epoch=epoch) | jax.device_get(trainer.look(going.arrays, strength))
 
     accuracies, times, regimes = [], [], [look(0)]
     for epoch in range(1, cell.epochs + 1):
@@ -180,17 +209,18 @@ def run_cell(cell: Cell, advance: Advance) -> dict[str, Any]:
             advance(1 / (cell.epochs * len(chunks)))
         jax.block_until_ready(going)
         times.append(time.perf_counter() - start)
-        layers = eqx.combine(going.arrays, static)
-        accuracies.append(float(accuracy(layers, data.test_x, data.test_y)))
+        accuracies.append(float(trainer.score(going.arrays)))
         if epoch in looks:
             regimes.append(look(epoch))
+    with _ALONE:
+        cost = cost_of(cell, going, trainer, theirs)
     as_floats = [{name: float(x) for name, x in look.items()} for look in regimes]
     return dict(
         accuracies=accuracies,
         regimes=as_floats,
         seconds=statistics.median(times[1:] or times),
-        cost=cost_of(cell, going),
-        memory=trainer.memory / trainer_of(dataclasses.replace(cell, rule="backprop")).memory,
+        cost=cost,
+        memory=trainer.memory / theirs.memory,
     )
 
 
@@ -201,18 +231,16 @@ def shuffle(rng: np.random.Generator, cell: Cell, data: Data) -> Array:
     return jnp.asarray(order.reshape(min(_CHUNKS, steps), -1, cell.batch))
 
 
-def cost_of(cell: Cell, going: Going) -> float:
+def cost_of(cell: Cell, going: Going, mine: Trainer, theirs: Trainer) -> float:
     """The time of a rule relative to backpropagation, taken in turns: medians."""
-    theirs = dataclasses.replace(cell, rule="backprop")
-    programs = [trainer_of(cell).train, trainer_of(theirs).train]
     rows = shuffle(np.random.default_rng(0), cell, load(cell.dataset, cell.images))[0]
     given = rows, jr.key(0), jnp.asarray(1.0 if cell.strength is None else cell.strength)
     times: list[list[float]] = [[], []]
     for turn in range(_TURNS + 1):
-        for program, mine in zip(programs, times, strict=True):
+        for trainer, taken in zip((mine, theirs), times, strict=True):
             copied = jax.block_until_ready(jax.tree.map(jnp.copy, going))  # It is donated.
             start = time.perf_counter()
-            jax.block_until_ready(program(copied, *given))
+            jax.block_until_ready(trainer.train(copied, *given))
             if turn:
-                mine.append(time.perf_counter() - start)
+                taken.append(time.perf_counter() - start)
     return statistics.median(times[0]) / statistics.median(times[1])

@@ -2,12 +2,13 @@
 `jpc doctor`.
 """
 
+import contextlib
 import os
 import sys
 
 from .._extras import TRAIN
 from .cache import set_up_cache
-from .interrupt import INTERRUPTED, answer_interrupts, ignore_late_threads
+from .interrupt import INTERRUPTED as INTERRUPTED, answer_interrupts, ignore_late_threads
 
 
 def main() -> None:
@@ -22,8 +23,19 @@ def main() -> None:
     try:
         app(prog_name="jpc")
     except SystemExit as end:
-        if end.code != INTERRUPTED:
+        if not isinstance(end.code, int):
             raise
+        _end(end.code)
+    except BrokenPipeError:  # Nobody listens any more, as with head.
+        _end(1)
+    except OSError as error:  # What is said cannot be written, on a full disk.
+        sys.stderr.write(f"jpc: {error.strerror}\n")
+        _end(1)
+
+
+def _end(code: int) -> None:
+    """At once: Python would take a second to take XLA down, and crash while that is computing."""
+    with contextlib.suppress(OSError):
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(INTERRUPTED)  # The interpreter would crash while XLA is still computing.
+    os._exit(code)

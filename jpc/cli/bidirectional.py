@@ -24,7 +24,9 @@ class Bidirectional(AbstractTask):
 
     def __init__(self, setting: Setting):
         self.setting = setting
-        self._chains = jpc.BPCEnergy(setting.config.energy.output_precision or 1.0)
+        energy, source = setting.config.energy, setting.config.training.source_gradient
+        named = {} if source is None else dict(source_gradient=source)
+        self._chains = jpc.BPCEnergy(energy.output_precision or 1.0, **named)
         energy = add_penalties(self._chains, setting.options)
         self._options: Any = dict(energy=energy, param_type=setting.config.network.param_type)
 

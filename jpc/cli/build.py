@@ -99,8 +99,10 @@ def make_inference(given: Inference) -> jpc.AbstractInference:
         case "descent":
             return jpc.Descent(_SEARCH if has.dt is None else optax.sgd(has.dt), has.steps)
         case "euler":
-            return jpc.GradientFlow(dfx.Euler(), has.max_t1, has.dt, dfx.ConstantStepSize())
-    return jpc.GradientFlow(_SOLVERS[has.method](), has.max_t1, rtol=has.rtol)
+            given = (dfx.Euler(), has.max_t1, has.dt, dfx.ConstantStepSize())
+            return jpc.GradientFlow(*given, reduction=has.reduction)
+    solver = _SOLVERS[has.method]()
+    return jpc.GradientFlow(solver, has.max_t1, rtol=has.rtol, reduction=has.reduction)
 
 
 def make_optimiser(given: Optimiser, epochs: int, steps: int) -> optax.GradientTransformation:

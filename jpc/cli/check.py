@@ -7,7 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .config import ENTRIES, METHOD_OPTIONS, NETWORK_OPTIONS, Config, ConfigError, Entry
-from .rules import FORWARD, FROM_FORWARD, make_defaults, rate_of, rule_misfits, with_rule
+from .rules import (
+    ELSEWHERE,
+    FORWARD,
+    FROM_FORWARD,
+    make_defaults,
+    rate_of,
+    rule_misfits,
+    with_rule,
+)
 from .suggest import did_you_mean
 
 
@@ -79,6 +87,8 @@ def check_value(entry: Entry, value: Any) -> None:
     words = {bool: "true or false", str: "a name", int: "a whole number", float: "a number"}
     if not okay[entry.kind]:
         raise ConfigError(f"{entry.flag} must be {words[entry.kind]}, got {value!r}.")
+    if entry.name == "rule" and value in ELSEWHERE:
+        raise ConfigError(f"There is no --rule {value}: {ELSEWHERE[value]}.")
     if rules["choices"] and not (value in rules["choices"] or _is_path(rules["also"], value)):
         said = did_you_mean(str(value), rules["choices"])
         listed = _listed(rules["choices"]) + (", or a path" if rules["also"] else "")
@@ -186,6 +196,7 @@ def _misfits(config: Config) -> list[tuple[bool, str]]:
     task, kind, method = config.data.task, config.network.kind, config.inference.method
     inference, training, own = config.inference, config.training, config.data.is_own
     given = {"--target": config.data.target, "--image-size": config.data.image_size}
+    given |= {"--leave-out": config.data.leave_out}
     return [
         (
             task not in FORWARD and kind != "mlp",

@@ -9,8 +9,8 @@ from .._files import write_whole
 from .._significance import Sample, judge
 from .config import ENTRIES, ConfigError
 from .folder import Record, RunFolder
+from .metrics import METRICS, more_is_better, most_of, name_metric
 from .page import figures, heading, note, page, pairs, say, section, table as page_table
-from .report import METRICS, more_is_better, name_metric
 from .svg import Drawing, Line, chart
 from .toml import as_tables
 
@@ -29,7 +29,9 @@ class Group(NamedTuple):
         return Sample(self.name, [end for end in ends if end is not None])
 
     def line(self, metric: str) -> Line:
-        """The mean over the runs after each epoch, with a band of one deviation."""
+        """The mean over the runs after each epoch, with a band of one deviation, as far as there
+        can be values.
+        """
         epochs = sorted({record["epoch"] for records in self.runs for record in records})
         rows = [[r.get(metric) for rs in self.runs for r in rs if r["epoch"] == e] for e in epochs]
         samples = [Sample("", [y for y in row if y is not None]) for row in rows]
@@ -37,11 +39,9 @@ class Group(NamedTuple):
         if len(self.runs) == 1:
             return Line(self.name, epochs, means)
         spreads = [np.nan_to_num(sample.deviation()) for sample in samples]
+        pairs = list(zip(means, spreads, strict=True))
         low, high = (
-            [
-                None if m is None else float(m + sign * s)
-                for m, s in zip(means, spreads, strict=True)
-            ]
+            [None if m is None else min(float(m + sign * s), most_of(metric)) for m, s in pairs]
             for sign in (-1, 1)
         )
         return Line(f"{self.name} ({len(self.runs)} seeds)", epochs, means, low, high)
@@ -104,7 +104,8 @@ class Comparison(NamedTuple):
                 "A line is a mean over seeds, its band one standard deviation." if banded else ""
             )
             label = "%" if metric.endswith("acc") else name
-            drawn += chart(name.capitalize(), lines, "epoch", label, note=text)
+            most = most_of(metric)
+            drawn += chart(name.capitalize(), lines, "epoch", label, most=most, note=text)
         return drawn
 
     def page(self) -> str:
@@ -140,8 +141,9 @@ class Comparison(NamedTuple):
 
 
 _RUNS = (
-    "Each run after its last epoch: accuracy in %, loss, seconds with compiling, the error of the "
-    "learning gradient beside that at equilibrium (0 is exact), and the options they differ in."
+    "Each run after its last epoch: accuracy in %, loss, seconds without compiling, the error of "
+    "the learning gradient beside that at equilibrium (0 is exact), and the options they differ "
+    "in."
 )
 
 
@@ -199,11 +201,16 @@ def _group(
     """
     found: dict[tuple[str, ...], dict[Any, Sequence[Record]]] = {}
     called: dict[tuple[str, ...], str] = {}
+    # What only some of them have follows from a choice that all of them made.
+    in_all = [name for name in different if all(o.get(name) is not None for o in options)]
+    told_apart = {tuple(str(o.get(name)) for name in in_all) for o in options}
+    every = {tuple(str(o.get(name)) for name in different) for o in options}
+    chosen = in_all if len(told_apart) == len(every) else different
     for name, given, lines in zip(names, options, records, strict=True):
         key = tuple(str(given.get(name)) for name in different)
         found.setdefault(key, {}).setdefault(given.get(_SEED), lines)
-        told = ", ".join(map(_describe, different, key)) or "all runs"
-        called.setdefault(key, told if len(different) <= _MOST_TOLD else name)
+        told = ", ".join(_describe(name, str(given.get(name))) for name in chosen) or "all runs"
+        called.setdefault(key, told if len(chosen) <= _MOST_TOLD else name)
     return [Group(called[key], list(runs.values())) for key, runs in found.items()]
 
 

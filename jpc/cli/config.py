@@ -54,13 +54,13 @@ NETWORK_OPTIONS: dict[str, dict[str, Any]] = {
     **{kind: dict(activation="gelu", channels=32, pool="average") for kind in NETWORKS[1:4]},
     **{kind: dict(activation="gelu", channels=32) for kind in NETWORKS[4:]},
 }
-_ADAPTIVE = dict(max_t1=20.0, rtol=1e-3)
+_ADAPTIVE = dict(max_t1=20.0, rtol=1e-3, reduction="sum")
 METHOD_OPTIONS: dict[str, dict[str, Any]] = {
     "equilibrium": dict(rtol=1e-2, chords=5, steps=100),
     "heun": _ADAPTIVE,
     "tsit5": _ADAPTIVE,
     "dopri5": _ADAPTIVE,
-    "euler": dict(max_t1=20.0, dt=0.1),
+    "euler": dict(max_t1=20.0, dt=0.1, reduction="sum"),
     "descent": dict(steps=20, dt=0.1),
 }
 
@@ -71,7 +71,8 @@ class Data:
     task: str = option("", "what from what", choices=TASKS, shown="discriminative")
     validation: float = option(0.0, "examples to set apart, or their share", least=0.0)
     augment: str = option("none", "of training images", choices=("none", "shift", "flip"))
-    target: str | None = option(None, "column, key or file of own targets", shown="the last")
+    target: str | None = option(None, "own column(s), key or file of it", shown="the last")
+    leave_out: str | None = option(None, "own columns not to learn from: a,b", shown="none")
     image_size: int | None = option(None, "side of own images", least=1, shown="theirs, or 32")
 
     @property
@@ -129,6 +130,9 @@ class Inference:
     steps: int | None = option(
         None, "of descent; damped ones of equilibrium", least=0, shown="20; 0 or 100"
     )
+    reduction: str | None = option(
+        None, "of a flow's energies over a batch", choices=("sum", "mean"), shown="sum"
+    )
     temperature: float | None = option(None, "of mcpc", above=0.0, shown="1; labels: 0.001")
 
 
@@ -149,6 +153,18 @@ class Training:
         None, "", choices=("positive", "negative", "centred"), shown="centred"
     )
     strength: float | None = option(None, "of a nudge", above=0.0, shown="1")
+    nudge_chords: int | None = option(None, "solves of a nudge's limit", least=1, shown="1")
+    nudge_shared: int | None = option(
+        None, "examples its matrix is of; 0: each its own", least=0, shown="4"
+    )
+    nudge_own: int | None = option(
+        None, "last states with their own part of it", least=0, shown="1"
+    )
+    fixed_steps: int | None = option(None, "of fixed predictions", least=1, shown="the depth")
+    fixed_dt: float | None = option(None, "their length", above=0.0, shown="1")
+    source_gradient: float | None = option(
+        None, "share of an error that reaches its source in bpc", least=0.0, shown="1"
+    )
     epochs: int = option(0, "times through the data", least=1, shown="20; own data: by size")
     patience: int | None = option(
         None, "epochs to wait for a better one (validation)", least=1, shown="all"

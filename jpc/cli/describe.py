@@ -5,22 +5,28 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from jpc.data import NAMES, DataError, Dataset, is_own, load
+from jpc.data import NAMES, DataError, Dataset, NoTargetsError, is_own, load
 
 from .config import ConfigError
+from .own import split_names
 from .plot import as_file, plot_pictures
 from .setting import Picture
 
 _SHOWN = 12
 
 
-def load_any(name: str, target: str | None) -> Dataset:
+def load_any(name: str, target: str | None, leave_out: str | None) -> Dataset:
+    """A data set with its targets, if it has any."""
     if name not in NAMES and not is_own(name):
         raise ConfigError(f"{name!r} is no data set: there are {', '.join(NAMES)}, or a path.")
-    if target is not None and name in NAMES:
-        raise ConfigError(f"--target is for data of your own; {name} has its labels.")
+    for flag, value in (("--target", target), ("--leave-out", leave_out)):
+        if value is not None and name in NAMES:
+            raise ConfigError(f"{flag} is for data of your own; {name} has its labels.")
+    without = split_names(leave_out)
     try:
-        return load(name, target=target)
+        return load(name, target=target, leave_out=without)
+    except NoTargetsError:
+        return load(name, target=(), leave_out=without)
     except DataError as error:
         raise ConfigError(str(error)) from None
 
@@ -31,11 +37,11 @@ def describe_dataset(dataset: Dataset, *, whole: bool) -> dict[str, Any]:
     parts = dict(train=dataset.train, validation=dataset.validation, test=dataset.test)
     counts = {name: len(part[1]) for name, part in parts.items() if part}
     found: dict[str, Any] = dict(dataset=dataset.name, **counts)
-    if dataset.note:
-        found["note"] = dataset.note
     found["input"] = " x ".join(map(str, schema.shape)) + (
         " (an image)" if schema.is_image else " features"
     )
+    if dataset.note:
+        found["note"] = dataset.note
     found |= _inputs(dataset, whole)
     return found | (_classes(dataset, whole) if schema.classes else _numbers(dataset))
 
@@ -48,11 +54,15 @@ def _inputs(dataset: Dataset, whole: bool) -> dict[str, Any]:
             "black, white": f"{schema.low:g}, {schema.high:g}",
             "pixels, from black 0 to white 1": f"mean {mean}, deviation {std}",
         }
-    names = schema.features or [str(i) for i in range(1, len(schema.mean) + 1)]
+    names = schema.inputs
     some = len(names) if whole else _SHOWN
-    pairs = zip(names[:some], values.T, strict=False)
-    found = {f"feature {name}": _range(column) for name, column in pairs}
+    every = zip(names[:some], schema.are_words, values.T, strict=False)
+    found = {f"feature {name}": (_share if word else _range)(x) for name, word, x in every}
     return found | ({"...": f"{len(names) - some} more features"} if len(names) > some else {})
+
+
+def _share(values: np.ndarray) -> str:
+    return f"{100 * values.mean():.3g} % of the examples"
 
 
 def _range(values: np.ndarray) -> str:
@@ -95,7 +105,7 @@ def _draw_images(dataset: Dataset) -> bytes:
 
 
 def _caption(dataset: Dataset, i: int) -> str:
-    if i < 0:
+    if i < 0 or not dataset.schema.targets:
         return ""
     target = dataset.train[1][i]
     return (
@@ -107,8 +117,7 @@ def _draw_features(dataset: Dataset) -> bytes:
     """The distribution of each feature, class by class, and of numbers to predict."""
     schema, (inputs, labels) = dataset.schema, dataset.train
     values = schema.restore(inputs)[:, :_SHOWN]
-    names = schema.features or [f"feature {i}" for i in range(1, values.shape[1] + 1)]
-    panels = [(name, column) for name, column in zip(names, values.T, strict=False)]
+    panels = [(name, column) for name, column in zip(schema.inputs, values.T, strict=False)]
     if not dataset.classes:
         numbers = schema.decode(labels).T[:4]
         panels += list(zip(schema.targets, numbers, strict=False))

@@ -12,7 +12,7 @@ from .._functional import call, make_layers
 from .._options import setup
 from .._regime import by_layer, compare, relaxed_share
 from .config import Config
-from .rules import why_no_regime
+from .rules import FORWARD, why_no_regime
 from .setting import Problem, Setting, State
 from .tasks import AbstractTask
 from .variants import in_errors, make_rule
@@ -66,11 +66,10 @@ def follow(
 ) -> dict[str, Any]:
     """The energies of the layers during inference: `times`, or steps, and a row for each."""
     method, record = choose_course(config, method)
+    problem = problem._replace(**_few(problem, _hardest(problem, config, options)))
     if isinstance(method, jpc.InErrors):
         problem, method = _without_errors(problem, config), method.inference
         options = in_errors(config, len(problem.params.model))
-    if config.inference.method == "equilibrium":
-        problem = problem._replace(**_few(problem))
     named: Any = dict(options, inference=method)
     args = (problem.params, problem.activities, problem.output, problem.input, record)
     energies = np.asarray(call(_record, setup(problem.params, named, max_t1=20.0), *args))
@@ -87,9 +86,21 @@ def _without_errors(problem: Problem, config: Config) -> Problem:
     return problem._replace(activities=[jnp.zeros_like(z) for z in states])
 
 
-def _few(problem: Problem) -> dict[str, Any]:
-    few = lambda tree: jax.tree.map(lambda x: x[:_FLOW_EXAMPLES], tree)
+def _few(problem: Problem, which: Any = slice(_FLOW_EXAMPLES)) -> dict[str, Any]:
+    few = lambda tree: jax.tree.map(lambda x: x[which], tree)
     return {name: few(getattr(problem, name)) for name in ("activities", "output", "input")}
+
+
+def _hardest(problem: Problem, config: Config, options: dict[str, Any]) -> Any:
+    """Examples with the most error left, which there is something to see of: what is learned has
+    none to spread.
+    """
+    (model, skip_model), _, output, input = problem
+    if config.data.task not in FORWARD:
+        return slice(_FLOW_EXAMPLES)
+    made = jpc.init_activities_with_ffwd(model, input, skip_model=skip_model, **options)[-1]
+    made = jax.nn.softmax(made) if config.energy.loss == "ce" else made
+    return jnp.argsort(-jnp.sum((made - output) ** 2, axis=1))[:_FLOW_EXAMPLES]
 
 
 def choose_course(

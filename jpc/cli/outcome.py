@@ -16,8 +16,8 @@ WORST, MOST_INFERRED, _CHUNK, _COLUMNS = 20, 1000, 1000, 8
 
 class Outcome(NamedTuple):
     """The classes that examples are of and those that they were taken for, by number; how many
-    there are; the worst mistakes, as pictures or, where the data are none, as rows; and what the
-    network makes of the first images, if it makes any.
+    there are; the worst mistakes, as pictures or, where the data are none, as rows with named
+    features; and what the network makes of the first images, if it makes any.
     """
 
     classes: tuple[str, ...]
@@ -26,6 +26,7 @@ class Outcome(NamedTuple):
     examples: int
     pictures: tuple[Picture, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
+    features: tuple[str, ...] = ()
     remade: tuple[Picture, ...] = ()
 
     def confusion(self) -> np.ndarray:
@@ -71,7 +72,8 @@ def observe(task: AbstractTask, state: State) -> Outcome | None:
     chances = [f" ({100 * scores[i, guesses[i]]:.0f} %)" * sure for i in worst]
     if is_image:
         captions = [f"{a}{p}, is {b}" for (a, b), p in zip(said, chances, strict=True)]
-        shown = map(Picture, dataset.restore(images[worst]), captions, [False] * len(worst))
+        found = dataset.restore(images[worst]) if worst else ()
+        shown = map(Picture, found, captions, [False] * len(worst))
         return Outcome(*known, pictures=tuple(shown), remade=remade)
     inputs = dataset.restore(images[worst]).reshape(len(worst), math.prod(dataset.shape))
     inputs = inputs[:, :_COLUMNS]
@@ -79,7 +81,8 @@ def observe(task: AbstractTask, state: State) -> Outcome | None:
         (f"{i}", b, a + p, *(f"{x:.4g}" for x in row))
         for i, (a, b), p, row in zip(worst, said, chances, inputs, strict=True)
     ]
-    return Outcome(*known, rows=tuple(rows), remade=remade)
+    features = tuple(dataset.schema.inputs[:_COLUMNS])
+    return Outcome(*known, rows=tuple(rows), features=features, remade=remade)
 
 
 def _in_chunks(scores: Callable[[np.ndarray], Any], images: np.ndarray) -> np.ndarray:

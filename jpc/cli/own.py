@@ -29,19 +29,33 @@ def _refused() -> Iterator[None]:
         yield
     except DataError as error:
         raise ConfigError(str(error)) from None
+    except ValueError as error:
+        if "validation" not in str(error):
+            raise
+        raise ConfigError(f"--validation: {error}") from None
 
 
 def load_own(data: Data, *, flatten: bool) -> Dataset:
-    """The data of a path, for a task if one was given."""
+    """The data of a path, for a task if one was given. Without supervision everything is learned
+    but what is named.
+    """
+    unsupervised, names = data.task == "unsupervised", (data.leave_out, data.target)
+    left_out = names if unsupervised else names[:1]
     with _refused():
         return load(
             data.dataset,
-            target=data.target,
+            target=() if unsupervised else data.target,
+            leave_out=[name for each in left_out for name in split_names(each)],
             image_size=data.image_size,
             validation=data.validation,
             regression=_REGRESSION.get(data.task),
             flatten=flatten,
         )
+
+
+def split_names(given: str | None) -> list[str]:
+    """`a,b` as a list."""
+    return [name.strip() for name in (given or "").split(",") if name.strip()]
 
 
 def settle(config: Config, dataset: Dataset) -> Config:
@@ -69,8 +83,12 @@ def _check(config: Config, dataset: Dataset) -> None:
         raise ConfigError(
             f"--batch-size {size}, but {dataset.name} has {examples} examples to train with."
         )
-    if kind != "mlp" and not dataset.schema.is_image:
+    if dataset.schema.is_image:
+        return
+    if kind != "mlp":
         raise ConfigError(f"--network {kind} is for images, but {dataset.name} has none: mlp.")
+    if config.data.augment != "none":
+        raise ConfigError(f"--augment is for images, and {dataset.name} has none: leave it out.")
 
 
 def _absolute(dataset: str) -> str:

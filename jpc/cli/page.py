@@ -88,6 +88,21 @@ class Number(NamedTuple):
     meaning: str
 
 
+class Part(NamedTuple):
+    """A section: its title, what it says, its figures and what is beside them, and what else it
+    shows.
+    """
+
+    title: str
+    words: str = ""
+    drawings: Sequence[Drawing] = ()
+    beside: str = ""
+    more: str = ""
+
+    def __str__(self) -> str:
+        return section(self.title, self.words, figures(self.drawings, self.beside), self.more)
+
+
 def page(title: str, header: str, sections: Iterable[str], *, reload: bool = False) -> str:
     """A whole page. One that is to `reload` asks the browser to load it again every ten
     seconds.

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from .folder import Record
+from .metrics import most_of
 from .setting import Picture
 from .svg import Line, Number, colour
 
@@ -46,6 +47,7 @@ def plot_lines(lines: Sequence[Line], headline: str, kind: str = "png") -> bytes
             edges = np.asarray(low, float), np.asarray(high, float)
             axes.fill_between(xs, *edges, color=drawn.get_color(), alpha=0.2, lw=0)
     axes.set(xlabel="epoch", ylabel=_LABELS.get(headline, headline))
+    axes.set_ylim(top=min(axes.get_ylim()[1], most_of(headline)))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if any(line.name for line in lines):
         for text in axes.legend(frameon=False).get_texts():

@@ -26,7 +26,8 @@ def prepare_new(folder: RunFolder, file: str) -> tuple[AbstractTask, New]:
 
 def predict_run(folder: RunFolder, file: str) -> list[dict[str, Any]]:
     """What a run says of the examples of a file: the name of the class, and its probability if
-    the loss is that of one; or numbers in the units of the training data.
+    the loss is that of one; numbers in the units of the training data; or the causes that are
+    inferred without supervision.
     """
     config = folder.read_config()
     if not folder.read_metrics():
@@ -34,7 +35,9 @@ def predict_run(folder: RunFolder, file: str) -> list[dict[str, Any]]:
     task, new = prepare_new(folder, file)
     outputs = _outputs(task, restore(task, folder), new.dataset.test[0])
     schema, sure = new.dataset.schema, config.energy.loss == "ce"
-    if schema.classes:
+    if config.data.task == "unsupervised":
+        rows = [{f"cause {i + 1}": x for i, x in enumerate(row)} for row in outputs.tolist()]
+    elif schema.classes:
         chances = np.max(jax.nn.softmax(outputs), axis=1)
         rows = [
             {"class": schema.classes[i]} | ({"probability": float(chance)} if sure else {})

@@ -8,9 +8,27 @@ from .config import METHOD_OPTIONS, RULES, TASKS, Config, ConfigError, Training
 FORWARD = ("discriminative", "regression", "")  # From inputs to targets; "" is either.
 # Rules that learn at a feedforward pass, or from one.
 FROM_FORWARD = ("backprop", "nudged", "fixed", "zil")
-_NUDGES = ("beta", "nudge", "sign", "strength")
+_IN_THE_LIMIT = ("nudge_chords", "nudge_shared", "nudge_own")
+# The options that a rule alone has.
+_ITS_OWN = {
+    "nudged": ("beta", "nudge", "sign", "strength", *_IN_THE_LIMIT),
+    "fixed": ("fixed_steps", "fixed_dt"),
+    "bpc": ("source_gradient",),
+}
 _ANY = tuple(METHOD_OPTIONS)
 _NOT_EXACT = tuple(method for method in _ANY if method != "equilibrium")
+
+
+# Variants that are no rule: how to have them.
+ELSEWHERE = {
+    "dendrites": "that is --rule bpc --task generative --source-gradient 0.1",
+    "mupc": "that is --param-type mupc --skips, with any rule",
+    "hybrid": "that is --task hybrid",
+    "graph": "networks of named predictions are in Python only, jpc.GraphEnergy",
+    "mask": "units that are given in part are in Python only, jpc.make_pc_step(..., mask=...)",
+    "memory": "that is in Python only, jpc.solve_inference(..., mask=...)",
+    "temporal": "sequences are in Python only, jpc.make_tpc_step",
+}
 
 
 class Rule(NamedTuple):
@@ -90,19 +108,31 @@ def with_rule(config: Config) -> Config:
     if rule.name != "mcpc" and config.inference.temperature is not None:
         raise ConfigError("--temperature is of the samples that --rule mcpc draws: give that too.")
     inference = dataclasses.replace(config.inference, method=method)
-    training = _with_nudge(config.training)
+    training = _with_its_own(config.training)
     return dataclasses.replace(config, inference=inference, training=training)
 
 
+def _with_its_own(training: Training) -> Training:
+    """What a rule alone has, unless it is given; an error where there is another one."""
+    for rule, names in _ITS_OWN.items():
+        for name in names:
+            if getattr(training, name) is not None and training.rule != rule:
+                flag = "--" + name.replace("_", "-")
+                raise ConfigError(f"{flag} is of --rule {rule}: give that too, or leave it out.")
+    if training.rule == "nudged":
+        return _with_nudge(training)
+    if training.rule == "fixed" and training.fixed_dt is not None and training.fixed_steps is None:
+        raise ConfigError("--fixed-dt is the length of a number of steps: give --fixed-steps too.")
+    return training
+
+
 def _with_nudge(training: Training) -> Training:
-    """What a nudge has unless it is given; an error where there is none."""
-    given = [name for name in _NUDGES if getattr(training, name) is not None]
-    if training.rule != "nudged":
-        if given:
-            raise ConfigError(f"--{given[0]} is of a nudge: give --rule nudged too.")
-        return training
     if training.sign is not None and training.beta is None:
         raise ConfigError("--sign is of a finite nudge: give --beta too.")
+    limit = [name for name in _IN_THE_LIMIT if getattr(training, name) is not None]
+    if limit and training.beta is not None:
+        flag = "--" + limit[0].replace("_", "-")
+        raise ConfigError(f"{flag} is of the limit of small nudges: leave out --beta.")
     usual: Any = dict(nudge="target", strength=1.0)
     usual |= {} if training.beta is None else dict(sign="centred")
     missing = {name: value for name, value in usual.items() if getattr(training, name) is None}
@@ -126,7 +156,10 @@ def _check(what: str, given: str, rule: Rule, fitting: tuple[str, ...], why: str
 def rule_misfits(config: Config) -> list[tuple[bool, str]]:
     """What does not go with a rule, and why."""
     rule, energy, network = config.training.rule, config.energy, config.network
+    fixed, source = config.training.fixed_dt or 1.0, config.training.source_gradient or 0.0
     return [
+        (fixed >= 2, f"--fixed-dt must be below 2, where steps grow: got {fixed:g}."),
+        (source > 1, f"--source-gradient is a share, at most 1: got {source:g}."),
         (
             rule in ("bpc", "precision") and energy.loss != "mse",
             f"--rule {rule} has squared errors: --loss mse, not {energy.loss}.",

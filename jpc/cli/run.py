@@ -13,7 +13,8 @@ from jpc.data import Dataset
 from .build import load_data
 from .config import Config
 from .folder import Record, RunFolder
-from .report import describe_method, describe_metric, headline
+from .metrics import describe_metric, headline
+from .report import describe_method
 from .setting import State
 from .tasks import AbstractTask, make_task
 from .train import restore

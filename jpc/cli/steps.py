@@ -12,7 +12,6 @@ import jpc
 import jpc.data
 from jpc.data import Dataset
 
-from .config import ConfigError
 from .rules import FORWARD
 from .tasks import AbstractTask
 
@@ -31,8 +30,6 @@ def make_step(task: AbstractTask) -> Callable[..., dict[str, Any]]:
     config, dataset = task.setting.config, task.setting.dataset
     if config.data.augment == "none":
         return task.step
-    if not dataset.schema.is_image:
-        raise ConfigError(f"--augment is for images, and {dataset.name} has none: leave it out.")
     side = "input" if config.data.task in FORWARD else "output"
     flip = config.data.augment == "flip"
 

@@ -2,13 +2,20 @@
 
 import csv
 import io
+import json
 import statistics
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import typer
+
+from .._files import write_whole
+from . import INTERRUPTED
 from .folder import Record
 from .grid import Setting, Sweep, describe_setting, show
-from .sweep import Result, Run, command_of
+from .sweep import Result, Run, choose_sweep_folder, command_of, run_sweep
+from .text import say
 
 _WORDS = {
     "test_acc": "test accuracy (%)",
@@ -187,3 +194,32 @@ def summarise(sweep: Sweep, runs: Sequence[Run], results: Mapping[str, Result]) 
 
 def _without_seed(given: Setting) -> Setting:
     return {name: value for name, value in given.items() if name != "seed"}
+
+
+def sweep_and_tell(
+    sweep: Sweep, out: Path | None, kind: str, jobs: int, shown: bool, as_json: bool
+) -> None:
+    """Runs it, and says what came out."""
+    folder = choose_sweep_folder(out, sweep, kind)
+    try:
+        results = run_sweep(sweep, folder, jobs=jobs, tell=say if shown else lambda text: None)
+    except KeyboardInterrupt:
+        say("\nWhat is done is kept: the same command goes on.", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    found = summarise(sweep, folder.runs(sweep), results)
+    write_whole(folder.path / "sweep.csv", found.csv())
+    if found.axes and found.best is not None:
+        write_whole(folder.path / "sweep.png", found.plot())
+    failed = [name for name, result in results.items() if "error" in result]
+    if as_json:
+        say(json.dumps(found.as_json() | dict(folder=str(folder.path), failed=failed)))
+    elif shown:
+        say(f"\n{found.table()}\n\n{found.say_best()}")
+        say(f"{found.caution()}\n".lstrip() + f"table and picture: {folder.path}")
+    if failed:
+        killed = all("again" in results[name] for name in failed)
+        again = (
+            "the same command goes on" if killed else f"delete {folder.path / failed[0]} to retry"
+        )
+        say(f"jpc: {len(failed)} of {len(results)} runs failed: {again}.", err=True)
+        raise typer.Exit(1)

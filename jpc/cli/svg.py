@@ -13,8 +13,10 @@ Number: TypeAlias = float | int
 
 WIDTH, HEIGHT = 440, 270
 LEFT, RIGHT, TOP, BOTTOM = 62, 14, 26, 40
+_INSET = 8  # Between the edge and the first point, so that a mark is not on a tick's name.
 _MOST_NAMES = 8
 _SMALLEST = 1e-9
+_SAME = 1e-3  # Values that differ by less, in relative terms, are drawn as a flat line.
 _LINE = 18  # Between the lines of a legend in a file.
 _DARK_CELL = 0.55
 _LETTER = 8.4  # How wide a letter is on a phone, where text is larger.
@@ -56,6 +58,11 @@ class Axis(NamedTuple):
     def place(self, value: Number, start: Number, stop: Number) -> float:
         low, high, value = map(self._scale, (self.low, self.high, value))
         return start + (stop - start) * (value - low) / (high - low)
+
+    def up_to(self, most: float) -> "Axis":
+        """No further than what there can be."""
+        ticks = [tick for tick in self.ticks if tick <= most]
+        return self._replace(high=min(self.high, most), ticks=ticks)
 
     def show(self, tick: Number) -> str:
         if not self.log or (min(self.ticks) > 9e-5 and max(self.ticks) < 1.1e4):
@@ -124,11 +131,12 @@ def chart(
     *,
     log: bool = False,
     log_x: bool = False,
+    most: float = math.inf,
     mark: Mark | None = None,
     note: str = "",
 ) -> list[Drawing]:
     """Lines over an axis, or nothing if there is nothing to draw. On a logarithmic axis what is
-    not positive, or tiny beside the largest value, is left out.
+    not positive, or tiny beside the largest value, is left out. Values can be `most` at most.
     """
     values = [y for line in lines for y in (*line.ys, *line.low, *line.high) if y is not None]
     floor = _SMALLEST * max(filter(math.isfinite, values), default=0.0)
@@ -138,7 +146,7 @@ def chart(
     if not xs:
         return []
     x_axis = log_axis(xs, tight=True) if log_x else linear_axis(xs, whole=x_label == "epoch")
-    y_axis, number = axis(ys, log), len(lines)
+    y_axis, number = axis(ys, log).up_to(most), len(lines)
     bands = [_band(line, x_axis, y_axis, colour(i, number)) for i, line in enumerate(lines)]
     paths = [_path(line, x_axis, y_axis, colour(i, number)) for i, line in enumerate(lines)]
     drawn = [*_grid(x_axis, y_axis), *_labels(x_label, y_label), *bands, *paths]
@@ -164,8 +172,9 @@ def axis(values: Sequence[Number], log: bool) -> Axis:
 def linear_axis(values: Sequence[Number], *, whole: bool = False) -> Axis:
     """About five round numbers, whole ones if asked for."""
     low, high = min(values), max(values)
-    if high - low <= 1e-9 * max(abs(low), abs(high), 1e-9):
-        low, high = low - 0.5, high + 0.5
+    if high - low <= _SAME * max(abs(low), abs(high), 1e-9):
+        half = 0.5 if low == high else _SAME * max(abs(low), abs(high))
+        low, high = low - half, high + half
     size = _round_up((high - low) / 5)
     size = max(1.0, size) if whole else size
     first, last = math.ceil(low / size - 1e-9), math.floor(high / size + 1e-9)
@@ -263,8 +272,11 @@ def _ring(mark: Mark, x_axis: Axis, y_axis: Axis) -> str:
 
 
 def _spot(x: Number, y: Number, x_axis: Axis, y_axis: Axis) -> tuple[Number, Number]:
-    across = x_axis.place(x, LEFT, WIDTH - RIGHT)
-    return across, y_axis.place(y, HEIGHT - BOTTOM, TOP)
+    return _across(x, x_axis), y_axis.place(y, HEIGHT - BOTTOM, TOP)
+
+
+def _across(x: Number, x_axis: Axis) -> float:
+    return x_axis.place(x, LEFT + _INSET, WIDTH - RIGHT - _INSET)
 
 
 def _grid(x_axis: Axis, y_axis: Axis) -> list[str]:
@@ -275,8 +287,7 @@ def _grid(x_axis: Axis, y_axis: Axis) -> list[str]:
         drawn.append(f'<line class="grid" x1="{LEFT}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}" />')
         drawn.append(_text(LEFT - 6, y + 4, y_axis.show(tick), "end"))
     for tick in x_axis.ticks:
-        x = x_axis.place(tick, LEFT, right)
-        drawn.append(_text(x, bottom + 16, x_axis.show(tick), "middle"))
+        drawn.append(_text(_across(tick, x_axis), bottom + 16, x_axis.show(tick), "middle"))
     return drawn
 
 
@@ -311,7 +322,8 @@ def matrix(
     at, drawn = (lambda i: margin + size * i), []
     for i, row in enumerate(counts):
         drawn.append(_text(margin - 6, at(i + 0.5) + 4, short[i], "end"))
-        drawn.append(_upright(at(i + 0.5) + 4, margin - 6, short[i]))
+        wide = max(map(len, short)) * _LETTER > size
+        drawn.append((_upright if wide else _level)(at(i + 0.5), margin - 6, short[i]))
         for j, count in enumerate(row):
             share = count / max(sum(row), 1)
             said = f"{count} of {sum(row)} that are {names[i]} were taken for {names[j]}"
@@ -327,10 +339,12 @@ def _shorten(name: str) -> str:
     return name if len(name) <= 12 else name[:11] + "…"
 
 
+def _level(x: Number, y: Number, text: str) -> str:
+    return _text(x, y, text, "middle")
+
+
 def _upright(x: Number, y: Number, text: str) -> str:
-    if len(text) <= 2:
-        return _text(x - 4, y, text, "middle")
-    return _text(x, y, text, "start", f' transform="rotate(-90 {x:.1f} {y:.1f})"')
+    return _text(x + 4, y, text, "start", f' transform="rotate(-90 {x + 4:.1f} {y:.1f})"')
 
 
 def _cell(x: Number, y: Number, size: Number, share: Number, said: str) -> str:

@@ -11,7 +11,7 @@ import jpc
 from jpc.data import Dataset
 
 from .build import Params
-from .config import Config, ConfigError
+from .config import Config
 from .setting import Picture, Problem, Setting, State, make_setting, params_of
 
 
@@ -205,7 +205,9 @@ class Unsupervised(AbstractTask):
         return Problem(params, self._start(params, output), output, input)
 
     def predict(self, state, inputs):
-        raise ConfigError("An unsupervised run has no targets, and predicts none.")
+        """The causes that are inferred."""
+        params = params_of(state)
+        return self.setting.explain(params, self._start(params, inputs), inputs)
 
     def imagine(self, state, causes):
         return None

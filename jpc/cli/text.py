@@ -1,7 +1,12 @@
 """Words that come from outside (names of files, of classes, of runs) for a terminal and a page."""
 
+import contextlib
 import html
 import sys
+import threading
+from collections.abc import Iterator
+
+_WHILE = 1.0  # Seconds for which nothing need be said.
 
 
 def plain(text: object) -> str:
@@ -17,6 +22,19 @@ def say(text: object, *, err: bool = False) -> None:
     import typer  # noqa: PLC0415  (a page needs no command)
 
     typer.echo(plain(text), err=err)
+
+
+@contextlib.contextmanager
+def told(text: str, shown: bool) -> Iterator[None]:
+    """Says what goes on if it takes long."""
+    timer = threading.Timer(_WHILE, say, [text])
+    timer.daemon = True
+    if shown:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def say_data(text: str) -> None:

@@ -22,6 +22,7 @@ from .report import Report, Status
 from .setting import Picture, State
 from .steps import make_step, make_stop
 from .tasks import AbstractTask, make_task
+from .text import told
 from .toml import as_tables
 
 _PAUSE = 10.0  # Seconds between two reports: to draw them takes time, too.
@@ -117,7 +118,9 @@ def train(
 
     The last epoch's entry of the metrics.
     """
-    config, watcher, state = task.setting.config, Watcher(task, folder), task.state()
+    config = task.setting.config
+    with told("making the network ...", progress):
+        watcher, state = Watcher(task, folder), task.state()
     examples = len(task.setting.dataset.train[1])
     folder.read_metrics()  # If they are damaged, that is known before training.
     if resume is True:
@@ -143,7 +146,8 @@ def train(
         with contextlib.suppress(OSError):  # Of which the first one matters.
             watcher.report("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
         raise
-    watcher.conclude(fitted.state, "finished")
+    with told("writing the report ...", progress):
+        watcher.conclude(fitted.state, "finished")
     stop = make_stop(task)
     return fitted.history[-1 if stop is None else stop.best(fitted.history)]
 

@@ -19,7 +19,7 @@ _PENALTIES = dict(
 )
 
 
-_EQUAL = dict(backprop=jpc.Backprop, fixed=jpc.FixedPrediction, zil=jpc.ZIL)
+_EQUAL = dict(backprop=jpc.Backprop, zil=jpc.ZIL)
 
 
 def replace_energy(config: Config, options: dict[str, Any]) -> dict[str, Any]:
@@ -79,18 +79,29 @@ def make_rule(config: Config, method: jpc.AbstractInference) -> jpc.AbstractInfe
     has: Any = config.inference
     training: Any = config.training
     match training.rule:
-        case "backprop" | "fixed" | "zil" as name:
+        case "backprop" | "zil" as name:
             return _EQUAL[name]()
+        case "fixed":
+            return jpc.FixedPrediction(training.fixed_steps, training.fixed_dt or 1.0)
         case "nudged":
             named: Any = dict(kind=training.nudge, strength=training.strength)
             if training.beta is None:
-                return jpc.Nudged(**named)
+                return jpc.Nudged(**named, **_limit(training))
             return jpc.Nudged(training.beta, sign=training.sign, inference=method, **named)
         case "mcpc":
             times: Any = dict(t1=has.dt * has.steps, dt=has.dt)
             sampler = jpc.Langevin(**times, temperature=has.temperature)
             return jpc.MonteCarlo(method, sampler, max(1, has.steps // 2))
     return method
+
+
+def _limit(training: Any) -> dict[str, Any]:
+    """How the limit of small nudges is solved for; examples that share nothing have `None`."""
+    names = dict(chords=training.nudge_chords, own=training.nudge_own)
+    given: dict[str, Any] = {name: value for name, value in names.items() if value is not None}
+    if training.nudge_shared is not None:
+        given["shared"] = training.nudge_shared or None
+    return given
 
 
 def make_learner(config: Config, method: jpc.AbstractInference) -> Callable[..., dict[str, Any]]:

@@ -1,5 +1,6 @@
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -10,7 +11,7 @@ from .._given import check_flags
 from .._types import Given
 from ._fetch import Root, fetch, find
 from ._formats import Raw, read
-from ._own import Name, is_own
+from ._own import Name, Target, is_own
 from ._recognise import load_own
 from ._schema import Schema
 from ._source import SOURCES, Source, source_of
@@ -75,6 +76,7 @@ class Dataset:
         learned = f"{len(self.classes)} classes: {_listed(self.classes)}"
         if not self.classes:
             learned = f"regression of {_listed(self.schema.targets)}"
+        learned = learned if self.schema.targets else "no targets"
         return f"{self.name}: {counts}; {inputs}; {learned}"
 
 
@@ -90,7 +92,8 @@ def _listed(names: tuple[str, ...], most: int = 10) -> str:
 def load(
     name: Given[Name],
     *,
-    target: str | None = None,
+    target: Target = None,
+    leave_out: Sequence[str] = (),
     regression: bool | None = None,
     image_size: int | None = None,
     normalise: Given[bool] = True,
@@ -110,6 +113,9 @@ def load(
       folder of images, or `module:function`.
     - `target`: the column of a table, the key of an .npz file or the .npy file that has the
       targets. By default the last column, `y` or `labels`, the file `y.npy` beside `x.npy`.
+      Several columns, `("a", "b")`, are numbers to predict; `()` is none, for data without
+      targets.
+    - `leave_out`: columns of a table not to learn from, such as identities and dates.
     - `regression`: whether the targets of your own data are numbers to predict, rather than
       classes. By default words and few different whole numbers are classes.
     - `image_size`: the side to which images of a folder are scaled. By default they stay as they
@@ -133,11 +139,17 @@ def load(
     check_flags(normalise=normalise, flatten=flatten, download=download, progress=progress)
     if name not in SOURCES and is_own(name):
         schema, parts, note = load_own(
-            name, target=target, image_size=image_size, regression=regression, normalise=normalise
+            name,
+            target=target,
+            leave_out=leave_out,
+            image_size=image_size,
+            regression=regression,
+            normalise=normalise,
         )
         return _assemble(schema, parts, validation, flatten, note)
     source_of(str(name))
-    own = dict(target=target, regression=regression, image_size=image_size)
+    own = dict(target=target, leave_out=leave_out or None, regression=regression)
+    own |= dict(image_size=image_size)
     if given := [key for key, value in own.items() if value is not None]:
         raise ValueError(f"{given[0]}= is for data of your own; leave it out for {name}.")
     return _load_published(str(name), normalise, flatten, validation, (root, download, progress))

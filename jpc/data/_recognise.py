@@ -2,11 +2,12 @@
 
 import math
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from ._own import DataError, Found, Name, Part, read_own
+from ._own import DataError, Found, Name, NoTargetsError, Part, Target, read_own
 from ._schema import (
     Schema,
     as_images,
@@ -25,7 +26,8 @@ _FEWEST = 5
 def load_own(
     name: Name,
     *,
-    target: str | None,
+    target: Target,
+    leave_out: Sequence[str],
     image_size: int | None,
     regression: bool | None,
     normalise: bool,
@@ -37,8 +39,9 @@ def load_own(
     The schema, the inputs and targets of each part, and what was done on the way.
     """
     where = os.fspath(name)
-    found = read_own(name, target=target, image_size=image_size)
-    parts = {key: _complete(where, part) for key, part in found.parts.items()}
+    found = read_own(name, target=target, leave_out=leave_out, image_size=image_size)
+    none = target is not None and len(target) == 0
+    parts = {key: _complete(where, part, none) for key, part in found.parts.items()}
     if "train" not in parts:
         raise DataError(f"{where} has {' and '.join(parts)} data, but none to train with.")
     classes, parts = _find_classes(where, found, parts, regression)
@@ -51,7 +54,8 @@ def load_own(
         classes=classes,
         targets=names,
         features=found.features,
-        column=found.column,
+        words=found.words,
+        places=() if none else found.places,
     )
     schema = fit_schema(schema, *parts["train"]) if normalise else schema
     for key, (inputs, _) in parts.items():
@@ -74,16 +78,23 @@ def read_like(name: Name, schema: Schema) -> Part:
     inputs = inputs.reshape(len(inputs), *schema.shape)
     scaled = inputs.astype(np.float32) / found.white if found.white else schema.scale(inputs)
     check_range(where, schema, scaled)
-    targets = part.targets
+    targets = part.targets if schema.targets else None
     if targets is not None and _is_one_hot(targets) and schema.classes:
         targets = np.array(schema.classes)[np.argmax(targets, axis=1)]
     return Part(schema.normalise(scaled), targets, part.names)
 
 
-def _complete(where: str, part: Part) -> tuple[np.ndarray, np.ndarray]:
+def _complete(where: str, part: Part, none: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs, and targets: none of each example, where none are wanted."""
+    inputs = as_images(where, part.inputs)
+    if none:
+        return inputs, np.zeros((len(inputs), 0))
     if part.targets is None:
-        raise DataError(f"{where} has no targets to learn. Call them y, or name the target.")
-    return as_images(where, part.inputs), part.targets
+        raise NoTargetsError(
+            f"{where} has no targets to learn. Call them y, name the target, or learn without "
+            "(--task unsupervised, target=())."
+        )
+    return inputs, part.targets
 
 
 def _find_classes(
@@ -162,9 +173,10 @@ def _check_classes(where: str, classes: tuple[str, ...], examples: int) -> None:
 
 
 def _target_names(found: Found, targets: np.ndarray) -> tuple[str, ...]:
-    if targets.ndim == 1 or targets.shape[1] == 1:
-        return (found.target,)
-    return tuple(f"{found.target} {i}" for i in range(1, targets.shape[1] + 1))
+    count = 1 if targets.ndim == 1 else targets.shape[1]
+    if count in (0, len(found.targets)):
+        return found.targets[:count]
+    return tuple(f"{found.targets[0]} {i}" for i in range(1, count + 1))
 
 
 def _split(where: str, whole: tuple[np.ndarray, np.ndarray], classes: bool) -> dict[str, Any]:

@@ -20,7 +20,9 @@ class Schema:
     - `shape`: of an input: channels, height, width of an image, or the number of features.
     - `classes`: the name of each class; none if numbers are to be predicted.
     - `targets`: the name of the column of classes, or of each number that is to be predicted.
-    - `features`, `column`: the names of the columns of a table, and the place of its target.
+    - `features`, `places`: the names of the columns of a table, and the places of its targets.
+    - `words`: of each column of a table, none for a column of numbers; each has an input of its
+      own, which is 1 where the word is. Empty if all columns are of numbers.
     - `low`, `high`: black and white in the files, if inputs are images.
     - `mean`, `std`: what is subtracted from each channel or feature, and what it is divided by
       then; `target_mean`, `target_std`: the same for numbers that are to be predicted.
@@ -31,7 +33,8 @@ class Schema:
     classes: tuple[str, ...]
     targets: tuple[str, ...] = ("target",)
     features: tuple[str, ...] = ()
-    column: int = -1
+    words: tuple[tuple[str, ...], ...] = ()
+    places: tuple[int, ...] = (-1,)
     low: float = 0.0
     high: float = 1.0
     mean: Float[np.ndarray, " channels"]
@@ -46,7 +49,22 @@ class Schema:
     @property
     def like(self) -> Like:
         """What a new file must have in common with the first one."""
-        return Like(self.shape, self.features, self.column, self.targets[0])
+        return Like(self.shape, self.features, self.words, self.places, self.targets)
+
+    @property
+    def inputs(self) -> list[str]:
+        """The name of each feature that a network sees: `colour = red` for a word."""
+        names = self.features or [f"x{i + 1}" for i in range(len(self.words) or len(self.mean))]
+        words = self.words or [()] * len(names)
+        both = zip(names, words, strict=True)
+        return [n for name, each in both for n in ([f"{name} = {w}" for w in each] or [name])]
+
+    @property
+    def are_words(self) -> list[bool]:
+        """Whether each feature that a network sees is a word, there or not."""
+        return [bool(each) for each in self.words for _ in each or [""]] or [False] * len(
+            self.mean
+        )
 
     def scale(self, inputs: Num[np.ndarray, "_ ..."]) -> Float[np.ndarray, "_ ..."]:
         """Numbers of a file, with black at 0 and white at 1 in images."""
@@ -71,7 +89,9 @@ class Schema:
         """The opposite: images in [0, 1], or features in their own units."""
         inputs = self._as_examples(inputs)
         found = inputs * self._broadcast(self.std) + self._broadcast(self.mean)
-        return np.clip(found, 0, 1).astype(np.float32) if self.is_image else found
+        if self.is_image:
+            return np.clip(found, 0, 1).astype(np.float32)
+        return np.where(self.are_words, np.round(found), found)
 
     def _as_examples(self, inputs: Any) -> np.ndarray:
         """One or many, flat or not."""
@@ -127,7 +147,7 @@ def read_schema(given: Mapping[str, Any]) -> Schema:
 
 
 def _as_tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
 
 
 def as_names(targets: np.ndarray) -> list[str]:

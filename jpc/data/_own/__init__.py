@@ -4,9 +4,10 @@ What is wrong is said with the line, the key or the file that it is in.
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from .arrays import read_function, read_npy_files, read_npz
 from .found import (
@@ -14,7 +15,9 @@ from .found import (
     Found as Found,
     Like as Like,
     Name as Name,
+    NoTargetsError as NoTargetsError,
     Part as Part,
+    Target as Target,
     unchanged,
 )
 from .images import ENDINGS, list_images, read_images
@@ -32,7 +35,8 @@ def is_own(name: Name) -> bool:
 def read_own(
     name: Name,
     *,
-    target: str | None = None,
+    target: Target = None,
+    leave_out: Sequence[str] = (),
     image_size: int | None = None,
     like: Like | None = None,
 ) -> Found:
@@ -41,22 +45,28 @@ def read_own(
     **Arguments:**
 
     - `name`: a path, or `module:function`.
-    - `target`: the column, the key or the file of the targets.
+    - `target`: the column, the key or the file of the targets; several columns; or `()`, for
+        data without targets.
+    - `leave_out`: columns of a table that are not learned from.
     - `image_size`: the side to which images of a folder are scaled.
     - `like`: what the data was like that this is new data for.
     """
     text = os.fspath(name)
     path = Path(text).expanduser()
     ending = path.suffix.lower()
+    if ending not in DELIMITERS or path.is_dir():
+        target = _only_one(text, target, leave_out)
     if _FUNCTION.fullmatch(text) and not path.exists():
         return read_function(text, target)
     if not (path.is_dir() or path.is_file()):
         raise DataError(f"{text}: there is no such file or folder.")
     with _told(path), unchanged(path, list_images(path) if path.is_dir() else [path]):
         if path.is_dir() or ending in ENDINGS:
-            return read_images(path, image_size, like)
+            if target:
+                raise DataError(f"{text}: the classes of images are their folders; no target.")
+            return read_images(path, image_size, like, classes=target != ())
         if ending in DELIMITERS:
-            return read_table(path, target, like)
+            return read_table(path, target, leave_out, like)
         if ending == ".npz":
             return read_npz(path, target)
         if ending == ".npy":
@@ -65,6 +75,17 @@ def read_own(
         f"{text}: {ending or 'a file without an ending'} is not read. Write a .csv, .tsv, .npz or "
         ".npy file, a folder of images in class folders, or module:function."
     )
+
+
+def _only_one(name: str, target: Target, leave_out: Sequence[str]) -> Any:
+    """Only a table has columns to choose from: the one key or file, `None`, or `()`."""
+    if leave_out:
+        raise DataError(f"{name} is no table: it has no column {leave_out[0]!r} to leave out.")
+    if target is None or isinstance(target, str):
+        return target
+    if len(target) > 1:
+        raise DataError(f"{name} is no table: name one key or file of targets, not several.")
+    return target[0] if target else ()
 
 
 @contextmanager

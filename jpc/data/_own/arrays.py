@@ -18,7 +18,7 @@ _TARGETS = {"y", "ys", "target", "targets", "label", "labels", "arr_1"}
 _CLASSES = {"classes", "class_names", "label_names", "target_names"}
 
 
-def read_npz(path: Path, target: str | None) -> Found:
+def read_npz(path: Path, target: Any) -> Found:
     try:
         with zipfile.ZipFile(path) as archive:
             keys, total = [name.removesuffix(".npy") for name in archive.namelist()], 0
@@ -62,23 +62,23 @@ def _check_header(where: str, file: Any, size: int) -> int:
     return count * dtype.itemsize
 
 
-def read_npy_files(path: Path, target: str | None) -> Found:
+def read_npy_files(path: Path, target: Any) -> Found:
     """An array of inputs, and one of targets beside it: `y.npy` for `x.npy`, `y_train.npy`,
     `x_test.npy` and `y_test.npy` for `x_train.npy`; or another one that is named.
     """
-    if target is not None:
+    if target:
         beside = next((p for p in (Path(target), path.parent / target) if p.is_file()), None)
         if beside is None:
             raise DataError(f"{target}: there is no such file, with the targets of {path}.")
         return _arrange(path, {"x": _read_npy(path), "y": _read_npy(beside)}, None, "file")
     role = _role(path.stem)
     if role is None or role[0] != "inputs":
-        return _arrange(path, {"x": _read_npy(path)}, None, "file")
+        return _arrange(path, {"x": _read_npy(path)}, target, "file")
     beside = {file.stem: _role(file.stem) for file in sorted(path.parent.glob("*.npy"))}
     fits = lambda other: other is not None and other != role and bool(other[1]) == bool(role[1])
     keys = [path.stem, *(key for key, other in beside.items() if fits(other))]
     arrays = {key: _read_npy(path.with_name(f"{key}.npy")) for key in keys}
-    return _arrange(path, arrays, None, "file")
+    return _arrange(path, arrays, target, "file")
 
 
 def _read_npy(path: Path) -> np.ndarray:
@@ -91,7 +91,7 @@ def _read_npy(path: Path) -> np.ndarray:
             raise DataError(f"{path} is damaged: {error}.") from None
 
 
-def read_function(name: str, target: str | None) -> Found:
+def read_function(name: str, target: Any) -> Found:
     """What a function returns: a dictionary like an npz, a pair, or a pair of pairs."""
     module, _, function = name.partition(":")
     if os.getcwd() not in sys.path:
@@ -127,10 +127,12 @@ def _role(key: str) -> tuple[str, str] | None:
     return None
 
 
-def _arrange(path: Name, arrays: dict[str, np.ndarray], target: str | None, what: str) -> Found:
+def _arrange(path: Name, arrays: dict[str, np.ndarray], target: Any, what: str) -> Found:
     """Parts of arrays, by their keys."""
     roles = {key: _role(key) for key in arrays}
-    if target is not None:
+    if target == ():
+        roles = {k: r for k, r in roles.items() if r is None or r[0] != "targets"}
+    elif target is not None:
         if target not in arrays:
             raise DataError(f"{path} has no {what} {target!r}: there are {some(arrays)}.")
         roles = {k: r for k, r in roles.items() if r != ("targets", "")}
@@ -145,13 +147,15 @@ def _arrange(path: Name, arrays: dict[str, np.ndarray], target: str | None, what
     parts = {role[1]: _pair(path, arrays, keys, role[1]) for role in keys if role[0] == "inputs"}
     if "" in parts and len(parts) == 1:
         parts = {"train": parts[""]}
+    if not arrays:
+        raise DataError(f"{path} has no arrays in it: save x and y.")
     if not parts or "" in parts:
         names = "x and y, or x_train, y_train, x_test and y_test"
         raise DataError(f"{path}: the {what}s are {some(arrays)}. Call them {names}.")
     classes = keys.get(("classes", ""))
     named = () if classes is None else tuple(map(str, np.ravel(arrays[classes])))
     used = [keys[role] for role in keys if role[0] == "targets"]
-    return Found(parts, target=used[0] if len(used) == 1 else "target", classes=named)
+    return Found(parts, targets=(used[0] if len(used) == 1 else "target",), classes=named)
 
 
 def _pair(path: Name, arrays: dict[str, np.ndarray], keys: dict, part: str) -> Part:
@@ -178,7 +182,9 @@ def _pair(path: Name, arrays: dict[str, np.ndarray], keys: dict, part: str) -> P
 def _check_numbers(where: str, values: np.ndarray) -> None:
     if values.dtype.kind not in "buif":
         raise DataError(f"{where} is of type {values.dtype}: numbers are needed.")
-    if values.ndim == 0 or values.size == 0:
+    if values.ndim == 0:
+        raise DataError(f"{where} is one number: it needs a row for each example.")
+    if values.size == 0:
         raise DataError(f"{where} has the shape {values.shape}: there is nothing in it.")
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         place = np.argwhere(~np.isfinite(values))[0].tolist()

@@ -14,10 +14,15 @@ PARTS = {
 }
 
 Name: TypeAlias = str | os.PathLike[str]
+Target: TypeAlias = str | Sequence[str] | None  # One, several, or the usual one; () is none.
 
 
 class DataError(ValueError):
     """What is wrong with somebody's file, where, and what to do."""
+
+
+class NoTargetsError(DataError):
+    """There is nothing to predict."""
 
 
 class Part(NamedTuple):
@@ -37,16 +42,18 @@ class Found(NamedTuple):
     """What is in a file.
 
     - `parts`: `"train"`, and perhaps `"test"` and `"validation"`.
-    - `features`: names of the columns of a table; `column`: the place of its target.
-    - `target`: the name of the target; `classes`: names for the numbers of classes.
+    - `features`: names of the columns of a table; `words`: those of each column of words, empty
+      for a column of numbers, and `()` if all are; `places`: those of its targets.
+    - `targets`: their names; `classes`: names for the numbers of classes.
     - `note`: something that was done to the data.
     - `white`: the largest number in the inputs of an image, if that is known.
     """
 
     parts: dict[str, Part]
     features: tuple[str, ...] = ()
-    column: int = -1
-    target: str = "target"
+    words: tuple[tuple[str, ...], ...] = ()
+    places: tuple[int, ...] = (-1,)
+    targets: tuple[str, ...] = ("target",)
     classes: tuple[str, ...] = ()
     note: str = ""
     white: int | None = None
@@ -59,8 +66,9 @@ class Like(NamedTuple):
 
     shape: tuple[int, ...]
     features: tuple[str, ...] = ()
-    column: int = -1
-    target: str = "target"
+    words: tuple[tuple[str, ...], ...] = ()
+    places: tuple[int, ...] = (-1,)
+    targets: tuple[str, ...] = ("target",)
 
 
 def check_size(where: str, count: int, size: int = 8) -> None:

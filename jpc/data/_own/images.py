@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..._extras import TRAIN
-from .found import PARTS, DataError, Found, Like, Part, check_size
+from .found import PARTS, DataError, Found, Like, NoTargetsError, Part, check_size
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")  # Others run other programs.
@@ -16,12 +16,12 @@ _MOST_PIXELS = 2**26
 _LARGEST, _SCALED = 64, 32  # The longest side of images that are kept, and of scaled ones.
 
 
-def read_images(path: Path, size: int | None, like: Like | None) -> Found:
+def read_images(path: Path, size: int | None, like: Like | None, *, classes: bool = True) -> Found:
     """A folder of images in class folders, perhaps below `train` and `test`. New data may be
-    one image, or images in no class folder.
+    one image, or images in no class folder; so may data without classes.
     """
     files = _list_parts(path)
-    if like is None:
+    if like is None and classes:
         files = {part: _in_classes(path, listed) for part, listed in files.items()}
     every = [file for listed in files.values() for file in listed]
     if not every:
@@ -31,7 +31,7 @@ def read_images(path: Path, size: int | None, like: Like | None) -> Found:
         raise DataError(f"{path} has images, but the network takes {math.prod(shape)} features.")
     check_size(str(path), len(every) * math.prod(shape))
     parts = {part: _read_part(path, listed, shape) for part, listed in files.items() if listed}
-    return Found(parts, target="class", note=note, white=255)
+    return Found(parts, targets=("class",), note=note, white=255)
 
 
 def _list_parts(path: Path) -> dict[str, dict[Path, str]]:
@@ -51,7 +51,10 @@ def _in_classes(path: Path, listed: dict[Path, str]) -> dict[Path, str]:
     found = {file: name for file, name in listed.items() if name}
     if listed and not found:
         file = next(iter(listed))
-        raise DataError(f"{file} is in no class folder: put it into {path}/CLASS/{file.name}.")
+        raise NoTargetsError(
+            f"{file} is in no class folder: put it into {path}/CLASS/{file.name}, "
+            "or learn without classes (--task unsupervised, target=())."
+        )
     return found
 
 

@@ -1,95 +1,185 @@
 import array
 import csv
-import math
-import re
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, NoReturn, TextIO
 
 import numpy as np
 
-from .found import DataError, Found, Like, Part, check_size, count_names, some
+from .cells import MISSING, Code, Seen, as_number
+from .columns import Columns, find_columns, match_columns
+from .found import DataError, Found, Like, Part, Target, check_size, count_names
 
 DELIMITERS = {".csv": ",;\t", ".tsv": "\t"}
-_LONGEST, _MOST_COLUMNS = 2**24, 100_000
-_MISSING = ("", "nan", "na", "n/a", "null", "?", "-")
+_LONGEST, _MOST_COLUMNS, _TOP = 2**24, 100_000, 1000
+_COUNTS = ("", "unnamed: 0", "index", "row", "no", "nr", "#")  # Names of row numbers.
 
 
-class _Columns(NamedTuple):
-    """The names in the first line, if it has names, and the places of features and target."""
+class _Rows(NamedTuple):
+    """Features as numbers, the words of the targets, and the lines of a table."""
 
-    header: bool
-    names: list[str]
-    features: list[int]
-    target: int | None
+    inputs: np.ndarray
+    targets: list[list[str]]
+    lines: list[int]
 
 
-def read_table(path: Path, target: str | None, like: Like | None) -> Found:
+class _OddCellError(ValueError):
+    """Neither a number nor a word that is known: a line, and its row."""
+
+
+def read_table(path: Path, target: Target, leave_out: Sequence[str], like: Like | None) -> Found:
     check_size(str(path), path.stat().st_size // 2)
-    first = next(_rows(path), (0, []))[1]
-    if not first:
+    top = [row for _, row in islice(_rows(path), _TOP)]
+    if not top:
         raise DataError(f"{path} is empty.")
-    columns = _find_columns(path, first, target) if like is None else _match(path, first, like)
+    code, width = Code(comma=_delimiter(path) != ","), len(top[0])
+    if like is None:
+        columns = find_columns(path, top, target, leave_out)
+    else:
+        columns, code = match_columns(path, top, like), code._replace(words=like.words)
+    try:
+        rows = _read(path, columns, width, code)
+    except _OddCellError as error:
+        if like is not None:
+            _explain(path, *error.args, columns, code)
+        code = code._replace(words=_find_words(path, columns, width, code.comma))
+        rows = _read(path, columns, width, code)
+    targets = [
+        _read_target(path, [row[i] for row in rows.targets], rows.lines, name, code.comma)
+        for i, name in enumerate(columns.names[place] for place in columns.targets)
+    ]
+    return _make_table(path, rows.inputs, targets, columns, code, keep=like is not None)
+
+
+def _find_words(path: Path, columns: Columns, width: int, comma: bool) -> list[tuple[str, ...]]:
+    seen = [Seen() for _ in columns.features]
+    for line, row in _full_rows(path, columns.header, width):
+        for each, place in zip(seen, columns.features, strict=True):
+            each.add(line, row[place].strip(), comma)
+    every = [(*found, place) for each, place in zip(seen, columns.features, strict=True)
+             if (found := each.wrong())]  # fmt: skip
+    if every:
+        line, said, place = min(every, key=lambda found: (found[0], found[2]))
+        name = columns.names[place]
+        where = f", line {line}, column {name!r}:" if line else f": the column {name!r}"
+        raise DataError(f"{path}{where} {said}")
+    return [each.words() for each in seen]
+
+
+def _read(path: Path, columns: Columns, width: int, code: Code) -> _Rows:
     numbers, words, lines = array.array("d"), [], []
-    for line, row in _rows(path, skip=columns.header):
-        if len(row) != len(first):
-            what = f"{len(row)} cells, but line 1 has {len(first)}"
-            raise DataError(f"{path}, line {line}: {what}. Every row needs as many.")
+    for line, row in _full_rows(path, columns.header, width):
         try:
-            numbers.extend([float(row[i]) for i in columns.features])
+            numbers.extend(code.encode([row[i] for i in columns.features]))
         except ValueError:
-            _explain(path, line, row, columns)
-        if columns.target is not None:
-            words.append(row[columns.target].strip())
+            raise _OddCellError(line, row) from None
+        words.append([row[i].strip() for i in columns.targets])
         lines.append(line)
     if not lines:
         raise DataError(f"{path} has names of columns, but no rows.")
     inputs = np.frombuffer(numbers).reshape(len(lines), -1)
     if not (finite := np.isfinite(inputs)).all():
         line = lines[int(np.argmin(finite.all(axis=1)))]
-        _explain(path, line, dict(_rows(path))[line], columns)
-    if columns.target is not None:
-        _check_labels(path, words, lines, columns)
-    return _make_table(inputs, words, columns, keep=like is not None)
+        raise _OddCellError(line, dict(_rows(path))[line])
+    return _Rows(inputs, words, lines)
 
 
-def _check_labels(path: Path, words: list[str], lines: list[int], columns: _Columns) -> None:
-    assert columns.target is not None
-    name, pairs = columns.names[columns.target], list(zip(lines, words, strict=True))
-    for line, word in pairs:
-        if word.lower() in _MISSING:
-            _explain_missing(path, line, columns.target, name, "no label")
-    odd = [(line, word) for line, word in pairs if _number(word) is None]
-    if 0 < len(odd) < 0.1 * len(pairs):
-        line, word = odd[0]
-        said = f"{path}, line {line}, column {name!r}: {word[:40]!r} is not a number"
-        raise DataError(f"{said}, as most others are. Mend it, or delete the row.")
+def _explain(path: Path, line: int, row: list[str], columns: Columns, code: Code) -> NoReturn:
+    """What is wrong with the features of a row."""
+    at = code.first_wrong([row[i] for i in columns.features])
+    place = columns.features[at]
+    cell, known = row[place].strip(), code.words[at] if code.words else ()
+    said = f"{path}, line {line}, column {columns.names[place]!r}: "
+    if cell.lower() in MISSING:
+        said += "empty." if not cell else f"{cell!r} is not a number to compute with."
+        raise DataError(f"{said} Fill it in, or delete the row or the column.")
+    if known:
+        raise DataError(f"{said}{cell[:40]!r} was not learned; there are {', '.join(known[:10])}.")
+    raise DataError(f"{said}{cell[:40]!r} is not a number to compute with.")
 
 
-def _make_table(inputs: np.ndarray, words: list[str], columns: _Columns, *, keep: bool) -> Found:
+def _read_target(
+    path: Path, words: list[str], lines: list[int], name: str, comma: bool
+) -> np.ndarray:
+    """Numbers, if all of them are; else words."""
+    if all(word.lower() in MISSING for word in words):
+        raise DataError(f"{path}: the column {name!r} is empty. Name another target.")
+    numbers = [as_number(word, comma) for word in words]
+    odd = [i for i, number in enumerate(numbers) if number is None]
+    for i, line in enumerate(lines):
+        said = f"{path}, line {line}, column {name!r}: "
+        if words[i].lower() in MISSING:
+            raise DataError(f"{said}no label. Fill it in, or delete the row.")
+        if numbers[i] is None and len(odd) < 0.1 * len(words):
+            said += f"{words[i][:40]!r} is not a number, as most others are"
+            raise DataError(f"{said}. Mend it, or delete the row.")
+    values = np.array(words if odd else numbers)
+    return values if odd or np.isfinite(values.astype(float)).all() else np.array(words)
+
+
+def _make_table(
+    path: Path, inputs: np.ndarray, targets: list[np.ndarray], columns: Columns, code: Code, *,
+    keep: bool,
+) -> Found:  # fmt: skip
     """The table, without a first column of row numbers, such as Pandas and R write."""
-    features, note = columns.features, ""
-    column = -1 if columns.target is None else columns.target
+    features, places, words, notes = columns.features, columns.targets, code.words, []
+    names = [columns.names[i] for i in features]
     if not keep and len(features) > 1 and features[0] == 0 and _is_count(columns, inputs[:, 0]):
-        inputs, features, column = inputs[:, 1:], features[1:], column - 1
-        note = "without its column of row numbers"
-    named = tuple(columns.names[i] for i in features) if columns.header else ()
-    if columns.target is None:
-        return Found({"train": Part(inputs, None, count_names(inputs))}, named, note=note)
-    part = Part(inputs, _numbers_or_words(words), count_names(inputs))
-    target = columns.names[columns.target] if columns.header else "target"
-    return Found({"train": part}, named, column, target, note=note)
+        notes = ["without its column of row numbers"]
+        inputs, names, words = inputs[:, 1:], names[1:], words[1:]
+        places = [place - 1 for place in places]
+    if lettered := [name for name, each in zip(names, words, strict=False) if each]:
+        kinds = sum(map(len, words))
+        notes.append(f"{kinds} of them for the words of {', '.join(lettered)}")
+    named = tuple(columns.names[place] for place in columns.targets)
+    usual = ("target",) if len(named) == 1 else tuple(f"target {i + 1}" for i in range(len(named)))
+    part = Part(inputs, _together(path, targets, named), count_names(inputs))
+    return Found(
+        {"train": part},
+        features=tuple(names) if columns.header else (),
+        words=tuple(map(tuple, words)) if any(words) else (),
+        places=tuple(places),
+        targets=named if columns.header else usual,
+        note="; ".join(notes),
+    )
 
 
-def _is_count(columns: _Columns, values: np.ndarray) -> bool:
-    unnamed = columns.header and columns.names[0] in ("", "Unnamed: 0")
-    return unnamed and values[0] in (0, 1) and bool(np.all(np.diff(values) == 1))
+def _together(path: Path, targets: list[np.ndarray], names: Sequence[str]) -> np.ndarray | None:
+    """Several are numbers to predict."""
+    if len(targets) < 2:
+        return targets[0] if targets else None
+    for values, name in zip(targets, names, strict=True):
+        if values.dtype.kind == "U":
+            what = f"several targets are numbers, but {str(values[0])!r} is a word: name one"
+            raise DataError(f"{path}, column {name!r}: {what} target, or others.")
+    return np.stack(targets, axis=1)
+
+
+def _is_count(columns: Columns, values: np.ndarray) -> bool:
+    """Row numbers, by their name: nothing else, or an identity."""
+    name = columns.names[0].lower()
+    named = columns.header and (name in _COUNTS or name.endswith("id"))
+    return named and values[0] in (0, 1) and bool(np.all(np.diff(values) == 1))
+
+
+def _delimiter(path: Path) -> str:
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        return max(DELIMITERS[path.suffix.lower()], key=file.readline(_LONGEST).count)
+
+
+def _full_rows(path: Path, skip: bool, width: int) -> Iterator[tuple[int, list[str]]]:
+    """Without the names, and all as long as these."""
+    for line, row in _rows(path, skip=skip):
+        if len(row) != width:
+            what = f"{len(row)} cells, but line 1 has {width}"
+            raise DataError(f"{path}, line {line}: {what}. Every row needs as many.")
+        yield line, row
 
 
 def _rows(path: Path, *, skip: bool = False) -> Iterator[tuple[int, list[str]]]:
     """The rows that are not blank, with the lines they end in."""
-    line, marks, length = 1, DELIMITERS[path.suffix.lower()], 0
+    line, length = 1, 0
 
     def lines(file: TextIO) -> Iterator[str]:
         """Those of a row are together no longer than a row may be."""
@@ -103,9 +193,8 @@ def _rows(path: Path, *, skip: bool = False) -> Iterator[tuple[int, list[str]]]:
             yield text
 
     try:
+        mark = _delimiter(path)
         with path.open(newline="", encoding="utf-8-sig") as file:
-            mark = max(marks, key=file.readline(_LONGEST).count)
-            file.seek(0)
             for row in (reader := csv.reader(lines(file), delimiter=mark, strict=True)):
                 line, length = reader.line_num, 0
                 if len(row) > _MOST_COLUMNS:
@@ -115,100 +204,22 @@ def _rows(path: Path, *, skip: bool = False) -> Iterator[tuple[int, list[str]]]:
                     if not skip:
                         yield line, row
                     skip = False
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8 text: {error.reason}. Save it as such.") from None
+    except UnicodeDecodeError:
+        said = f"{path}, line {_undecoded(path)}: not UTF-8 text"
+        raise DataError(
+            f"{said}. Save the table as UTF-8, in an editor or a spreadsheet."
+        ) from None
     except csv.Error as error:
-        raise DataError(f"{path}, after line {line}: {error}.") from None
+        open_quote = "unexpected end" in str(error)
+        said = "a quotation mark is opened and not closed" if open_quote else error
+        raise DataError(f"{path}, after line {line}: {said}.") from None
 
 
-def _find_columns(path: Path, first: list[str], target: str | None) -> _Columns:
-    """Which column is which. The target is the last one unless it is named."""
-    cells, last = [cell.strip() for cell in first], len(first) - 1
-    if last < 1:
-        raise DataError(f"{path} has one column: it needs features and a target, with commas.")
-    place = last if target is None else _place(cells, target)
-    header = place is None or cells[place] == target or _is_header(cells, place)
-    names = cells if header else [str(i) for i in range(1, last + 2)]
-    if place is None:
-        raise DataError(f"{path} has no column {target!r}: there are {some(names)}.")
-    if len({*names}) < len(names):
-        twice = next(name for i, name in enumerate(names) if name in names[:i])
-        raise DataError(f"{path}, line 1: two columns are called {twice!r}. Rename one.")
-    return _Columns(header, names, [i for i in range(last + 1) if i != place], place)
-
-
-def _place(cells: list[str], target: str) -> int | None:
-    """A column by its name, or by its number from 1."""
-    if target in cells:
-        return cells.index(target)
-    with suppress(ValueError):
-        number = int(target)
-        return number - 1 if 1 <= number <= len(cells) else None
-    return None
-
-
-def _is_header(cells: list[str], target: int) -> bool:
-    """Whether the first row is names: no fractions, and a word at least. Whole numbers may be
-    names too, such as years.
-    """
-    rest = [cell for i, cell in enumerate(cells) if i != target]
-    named = [cell for cell in rest if _number(cell) is None and cell.lower() not in _MISSING]
-    return bool(named) and all(_number(cell) is None or cell.isdigit() for cell in rest)
-
-
-def _match(path: Path, first: list[str], like: Like) -> _Columns:
-    """The columns of a new table: by their names if it has any, else by their places."""
-    cells, names, count = [cell.strip() for cell in first], like.features, math.prod(like.shape)
-    there = [name for name in names if name in cells]
-    if names and len(there) == len(names):
-        target = cells.index(like.target) if like.target in cells else None
-        return _Columns(True, cells, [cells.index(name) for name in names], target)
-    header = _is_header(cells, like.column)
-    if there or (names and header):
-        missing = next(name for name in names if name not in cells)
-        raise DataError(f"{path} has no column {missing!r}: there are {some(cells)}.")
-    if len(cells) not in (count, count + 1):
-        what = f"{count} features, with or without a target"
-        raise DataError(f"{path}, line 1: {len(cells)} cells, but the network takes {what}.")
-    place = like.column % len(cells) if len(cells) > count else None
-    numbers = [str(i + 1) for i in range(len(cells))]
-    features = [i for i in range(len(cells)) if i != place]
-    return _Columns(header, cells if header else numbers, features, place)
-
-
-def _explain(path: Path, line: int, row: list[str], columns: _Columns) -> NoReturn:
-    """What is wrong with the features of a row."""
-    bad = lambda cell: (value := _number(cell)) is None or not math.isfinite(value)
-    place = next(i for i in columns.features if bad(row[i]))
-    cell, name = row[place].strip(), columns.names[place]
-    if not cell:
-        _explain_missing(path, line, place, name, "empty")
-    said = f"{path}, line {line}, column {name!r}: {cell[:40]!r} is not a number"
-    if _number(cell) is not None or cell.lower() in _MISSING:
-        raise DataError(f"{said} to compute with. Fill it in, or delete the row or the column.")
-    if re.fullmatch(r"[-+]?\d+,\d+", cell):
-        raise DataError(f"{said}. Write {cell.replace(',', '.')}, with a point.")
-    raise DataError(f"{said}. Write words as numbers, or delete the column.")
-
-
-def _explain_missing(path: Path, line: int, place: int, name: str, what: str) -> NoReturn:
-    column = (row[place] for _, row in _rows(path, skip=True) if len(row) > place)
-    if not any(map(str.strip, column)):
-        raise DataError(f"{path}: the column {name!r} is empty. Fill it in, or delete it.")
-    said = f"{path}, line {line}, column {name!r}: {what}"
-    raise DataError(f"{said}. Fill it in, or delete the row.")
-
-
-def _number(text: str) -> float | None:
-    with suppress(ValueError):
-        return float(text)
-    return None
-
-
-def _numbers_or_words(words: list[str]) -> np.ndarray:
-    """Numbers if all of them are, and finite."""
-    with suppress(ValueError):
-        numbers = np.array([float(word) for word in words])
-        if np.isfinite(numbers).all():
-            return numbers
-    return np.array(words)
+def _undecoded(path: Path) -> int:
+    """The first line that is not text."""
+    for line, text in enumerate(path.read_bytes().split(b"\n"), start=1):
+        try:
+            text.decode()
+        except UnicodeDecodeError:
+            return line
+    return 1
