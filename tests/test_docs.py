@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 import jpc
+from jpc.cli.config import METHOD_OPTIONS
 
 DOCS = Path(__file__).parents[1] / "docs"
 TEXT = (DOCS / "learn.md").read_text()
@@ -120,3 +121,10 @@ def test_rules_of_learning():
     names = run("variants/rules.md")
     assert names["result"]["stats"]["precision"].shape == (32,)
     assert 0 < names["angle"] < 90 and np.all(names["eigenvalues"] > 1)
+
+
+def test_what_to_begin_with_is_what_the_command_does():
+    settings = run("choose.md")["settings"]
+    assert settings["inference"].chords == METHOD_OPTIONS["equilibrium"]["chords"]
+    assert settings["inference"].rtol == METHOD_OPTIONS["equilibrium"]["rtol"]
+    assert settings["energy"].loss is jpc.cross_entropy
