@@ -260,6 +260,19 @@ def solve_inference(
     the units that are not given have been inferred, and at equilibrium that is their prediction
     (unless an `activity_decay` holds them back). With an `input_mask` the first one is the whole
     input, completed.
+
+    **Example:**
+
+    ```python
+    import jax.random as jr
+
+    import jpc
+
+    model = jpc.make_mlp(jr.key(0), 4, 8, 3, 2, "tanh")
+    x, y = jr.normal(jr.key(1), (5, 4)), jr.normal(jr.key(2), (5, 2))
+    activities = jpc.init_activities_with_ffwd(model, x)
+    inferred = jpc.solve_inference((model, None), activities, y, x)
+    ```
     """
     check_flags(record_iters=record_iters)
     problem = (setup(params, options, max_t1=20.0), params, activities, output, input)
@@ -420,6 +433,25 @@ def update_params(
 
     A dictionary with the new `model` and `skip_model`, the `grads`, `optim` and the new
     `opt_state`.
+
+    **Example:**
+
+    ```python
+    import equinox as eqx
+    import jax.random as jr
+    import optax
+
+    import jpc
+
+    model = jpc.make_mlp(jr.key(0), 4, 8, 3, 2, "tanh")
+    x, y = jr.normal(jr.key(1), (5, 4)), jr.normal(jr.key(2), (5, 2))
+    optim = optax.adam(1e-3)
+    opt_state = optim.init(eqx.filter(model, eqx.is_array))
+    activities = jpc.init_activities_with_ffwd(model, x)
+    inferred = jpc.solve_inference((model, None), activities, y, x)
+    learned = jpc.update_params((model, None), inferred, optim, opt_state, y, x)
+    model, opt_state = learned["model"], learned["opt_state"]
+    ```
     """
     problem = (setup(params, options), params, activities, output, input)
     return call(_update_params, *problem, optim, opt_state) | dict(optim=optim)

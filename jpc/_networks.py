@@ -111,6 +111,18 @@ def make_mlp(
     **Returns:**
 
     A list of `depth` layers.
+
+    **Example:**
+
+    ```python
+    import jax.random as jr
+
+    import jpc
+
+    model = jpc.make_mlp(jr.key(0), input_dim=4, width=8, depth=3, output_dim=2, act_fn="tanh")
+    x = jr.normal(jr.key(1), (4,))
+    hidden, more, prediction = jpc.feedforward(model, x)
+    ```
     """
     check_sizes(input_dim=input_dim, depth=depth, output_dim=output_dim)
     sizes = [input_dim, *_widths(width, depth), output_dim]

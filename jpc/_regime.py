@@ -75,6 +75,19 @@ def regime(
       of what it could: from 0 at the feedforward pass to 1 at equilibrium. Of a nudge it is that
       of its own energy.
     - `successful`: the share of the examples whose `result` is successful, the certificate.
+
+    **Example:**
+
+    ```python
+    import jax.random as jr
+
+    import jpc
+
+    model = jpc.make_mlp(jr.key(0), 4, 8, 3, 2, "tanh")
+    x, y = jr.normal(jr.key(1), (5, 4)), jr.normal(jr.key(2), (5, 2))
+    found = jpc.regime((model, None), y, x, inference=jpc.Backprop())
+    angle = found["angle"]  # To backpropagation: 0 degrees.
+    ```
     """
     problem = setup(params, options, max_t1=20.0)
     return call(_regime, problem, params, None, output, input, key)

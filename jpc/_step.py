@@ -107,6 +107,23 @@ def make_pc_step(
     - `activity_norms`, `model_param_norms`, `skip_model_param_norms`, `model_grad_norms`,
       `skip_model_grad_norms`: by layer; parameters after the step.
     - `result`, `stats`: see [`jpc.Inferred`][].
+
+    **Example:**
+
+    ```python
+    import equinox as eqx
+    import jax.random as jr
+    import optax
+
+    import jpc
+
+    model = jpc.make_mlp(jr.key(0), 4, 8, 3, 2, "tanh")
+    x, y = jr.normal(jr.key(1), (5, 4)), jr.normal(jr.key(2), (5, 2))
+    optim = optax.adam(1e-3)
+    opt_state = optim.init(eqx.filter(model, eqx.is_array))
+    result = jpc.make_pc_step(model, optim, opt_state, y, x, inference=jpc.Descent(0.1, 20))
+    model, opt_state = result["model"], result["opt_state"]
+    ```
     """
     check_flags(
         record_activities=record_activities,

@@ -3,9 +3,11 @@
 import re
 from pathlib import Path
 
+import jax
 import numpy as np
 
 import jpc
+from jpc.cli.config import METHOD_OPTIONS
 
 DOCS = Path(__file__).parents[1] / "docs"
 TEXT = (DOCS / "learn.md").read_text()
@@ -120,3 +122,20 @@ def test_rules_of_learning():
     names = run("variants/rules.md")
     assert names["result"]["stats"]["precision"].shape == (32,)
     assert 0 < names["angle"] < 90 and np.all(names["eigenvalues"] > 1)
+
+
+def test_what_to_begin_with_is_what_the_command_does():
+    settings = run("choose.md")["settings"]
+    assert settings["inference"].chords == METHOD_OPTIONS["equilibrium"]["chords"]
+    assert settings["inference"].rtol == METHOD_OPTIONS["equilibrium"]["rtol"]
+    assert settings["energy"].loss is jpc.cross_entropy
+
+
+def test_derivation_ends_at_equilibrium():
+    """By the gradient of the energy in the states, which no line of the page knows of."""
+    names = run("derivation.md")
+    batch = [state[None] for state in names["states"]]
+    nodes, clamps = jpc.clamp(batch, names["y"][None], names["x"][None])
+    energy = jpc.PCEnergy()
+    moves = jax.grad(lambda nodes: energy(names["model"], nodes, clamps))(nodes)
+    assert all(np.abs(move).max() < 1e-8 for move in jax.tree.leaves(moves))

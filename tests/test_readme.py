@@ -1,6 +1,7 @@
 """The code that people paste first, of the README, the start and the paper, as it is printed."""
 
 import ast
+import inspect
 import re
 from pathlib import Path
 
@@ -18,6 +19,8 @@ README, START = (
     re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
     for page in ("README.md", "docs/index.md")
 )
+
+EXAMPLE = re.compile(r"\*\*Example:\*\*\n\n```python\n(.*?)```", re.DOTALL)
 
 PC_STEP = """
 from jpc import make_pc_step
@@ -93,7 +96,7 @@ def assert_close(tree, expected):
     assert all(jnp.allclose(a, b, rtol=1e-10, atol=1e-10) for a, b in zip(*arrays, strict=True))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def supervised():
     model = jpc.make_mlp(jr.key(0), 4, 8, 3, 2, "tanh")
     optim, opt_state = prepare(model)
@@ -101,7 +104,7 @@ def supervised():
     return dict(model=model, optim=optim, opt_state=opt_state, x=x, y=y)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def hybrid():
     generator = jpc.make_mlp(jr.key(0), 2, 8, 3, 4, "tanh")
     amortiser = jpc.make_mlp(jr.key(1), 4, 8, 3, 2, "tanh")
@@ -128,6 +131,42 @@ def test_readme_step_is_the_papers():
 
 def test_epochs_of_the_start_learn_to_read():
     assert run(START[1])["accuracy"] > 90
+
+
+def test_examples_of_docstrings():
+    """Each runs, and what it computes is known otherwise: by hand, or by another method."""
+    public = {name: getattr(jpc, name) for name in dir(jpc) if not name.endswith("_pc_params")}
+    found = {name: EXAMPLE.search(inspect.getdoc(value) or "") for name, value in public.items()}
+    examples = {name: run(match.group(1)) for name, match in found.items() if match}
+    step, solved, learned = (
+        examples[name] for name in ("make_pc_step", "solve_inference", "update_params")
+    )
+    assert loss(step["model"], step["x"], step["y"]) < step["result"]["loss"]
+    data = dict(y=solved["y"], x=solved["x"])
+    before, after, then = (
+        jpc.pc_energy_fn((model, None), activities, **data)
+        for model, activities in (
+            (solved["model"], solved["activities"]),
+            (solved["model"], solved["inferred"]),
+            (learned["model"], solved["inferred"]),
+        )
+    )
+    assert then < after < before
+    assert examples["fit"]["losses"] == sorted(examples["fit"]["losses"], reverse=True)
+    exact, flow = examples["Equilibrium"], examples["GradientFlow"]
+    assert jnp.all(exact["converged"]) and jnp.all(flow["converged"])
+    for a, b in zip(exact["inferred"].nodes[1:3], flow["inferred"].nodes[1:3], strict=True):
+        assert jnp.allclose(a, b, atol=2e-3)
+    chain = examples["PCEnergy"]
+    wrong = 0.1 * loss(chain["model"], chain["x"], chain["y"])
+    assert jnp.allclose(chain["value"], wrong, rtol=1e-10)
+    graph = examples["GraphEnergy"]
+    h = graph["nodes"]["h"]
+    errors = graph["given"]["label"] - jax.vmap(graph["params"]["label"])(h)
+    assert jnp.allclose(graph["value"], 0.5 * jnp.mean(jnp.sum(errors**2, axis=1)))
+    assert jnp.allclose(examples["regime"]["angle"], 0, atol=1e-4)
+    x, layers = examples["make_mlp"]["x"], examples["make_mlp"]["model"]
+    assert jnp.allclose(examples["make_mlp"]["hidden"], layers[0](x)) and len(layers) == 3
 
 
 def test_paper_step_lowers_the_loss(supervised):

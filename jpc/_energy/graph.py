@@ -33,6 +33,26 @@ class GraphEnergy(AbstractNetworkEnergy):
     - `loss`: for some states the loss of what is given; by default the squared error.
     - `precision`: for some states their $p_n$, a number or an array of the state's shape; by
         default 1. An input has a prior $\frac{p_n}{2} \lVert z_n \rVert^2$ if it is named here.
+
+    **Example:**
+
+    ```python
+    import equinox as eqx
+    import jax.random as jr
+
+    import jpc
+
+    keys = jr.split(jr.key(0), 4)
+    params = {
+        "h": eqx.nn.Linear(4, 8, key=keys[0]),
+        "label": eqx.nn.Linear(8, 2, key=keys[1]),
+        "image": lambda h, x: h[:4] * x,
+    }
+    energy = jpc.GraphEnergy({"h": ["x"], "label": ["h"], "image": ["h", "x"]})
+    given = {"x": jr.normal(keys[2], (5, 4)), "label": jr.normal(keys[3], (5, 2))}
+    nodes, clamps = jpc.pose(energy, params, given)  # The image is not given: it is predicted.
+    value = energy(params, nodes, clamps)
+    ```
     """
 
     parents: tuple[tuple[str, tuple[str, ...]], ...] = eqx.field(static=True)

@@ -30,6 +30,20 @@ class PCEnergy(AbstractNetworkEnergy):
     - `stiffness`: how many times more precise each hidden state is than the next one, on top of
         `precision`. With a large one, such as 10,000, it is the last hidden state that gives way
         in inference, and those before it hardly move. `None` is 1.
+
+    **Example:**
+
+    ```python
+    import jax.random as jr
+
+    import jpc
+
+    model = jpc.make_mlp(jr.key(0), 4, 8, 3, 2, "tanh")
+    x, y = jr.normal(jr.key(1), (5, 4)), jr.normal(jr.key(2), (5, 2))
+    energy = jpc.PCEnergy(precision=[1.0, 1.0, 0.1])  # The output counts a tenth.
+    nodes, clamps = jpc.pose(energy, model, {0: x, 3: y})
+    value = energy(model, nodes, clamps)  # Of a feedforward pass: only the output has an error.
+    ```
     """
 
     loss: Given[Loss] = squared_error

@@ -132,6 +132,33 @@ def fit(
     **Returns:**
 
     A [`jpc.Fitted`][], with the new `state` and the `history`.
+
+    **Example:**
+
+    ```python
+    import functools
+
+    import equinox as eqx
+    import jax.random as jr
+    import optax
+
+    import jpc
+
+    model = jpc.make_mlp(jr.key(0), 4, 8, 3, 2, "tanh")
+    x, y = jr.normal(jr.key(1), (5, 4)), jr.normal(jr.key(2), (5, 2))
+    optim = optax.adam(1e-3)
+    opt_state = optim.init(eqx.filter(model, eqx.is_array))
+    fitted = jpc.fit(
+        functools.partial(jpc.make_pc_step, inference=jpc.Descent(0.1, 20)),
+        dict(model=model, optim=optim, opt_state=opt_state),
+        (x, y),
+        epochs=3,
+        batch_size=5,
+        key=jr.key(3),
+        progress=False,
+    )
+    losses = [record["loss"] for record in fitted.history]
+    ```
     """
     check_sizes(epochs=epochs, batch_size=batch_size)
     check_count("classes", classes, none=True)

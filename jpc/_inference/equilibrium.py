@@ -68,6 +68,21 @@ class Equilibrium(AbstractInference):
         With 0 there are no matrices, and no chords.
     - `throw`: whether activities that are not finite raise an error.
     - `matrix`: what is shared, if it is known, as in what [`jpc.Equilibrium.prepare`][] returns.
+
+    **Example:**
+
+    ```python
+    import jax.random as jr
+
+    import jpc
+
+    model = jpc.make_mlp(jr.key(0), 4, 8, 3, 2, "tanh")
+    x, y = jr.normal(jr.key(1), (5, 4)), jr.normal(jr.key(2), (5, 2))
+    energy = jpc.PCEnergy(precision=[1.0, 1.0, 0.1])
+    nodes, clamps = jpc.pose(energy, model, {0: x, 3: y})
+    inferred = jpc.Equilibrium(max_steps=0)(energy, model, nodes, clamps)
+    converged = inferred.result == jpc.RESULTS.successful
+    ```
     """
 
     rtol: Given[Number] = 1e-2

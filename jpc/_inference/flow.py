@@ -51,6 +51,21 @@ class GradientFlow(AbstractInference):
         which is slower by the size of the batch. Published experiments did that.
     - `throw`: whether divergence and `max_steps` raise an error.
     - `progress_meter`: a Diffrax progress meter.
+
+    **Example:**
+
+    ```python
+    import jax.random as jr
+
+    import jpc
+
+    model = jpc.make_mlp(jr.key(0), 4, 8, 3, 2, "tanh")
+    x, y = jr.normal(jr.key(1), (5, 4)), jr.normal(jr.key(2), (5, 2))
+    energy = jpc.PCEnergy(precision=[1.0, 1.0, 0.1])
+    nodes, clamps = jpc.pose(energy, model, {0: x, 3: y})
+    inferred = jpc.GradientFlow(t1=100.0)(energy, model, nodes, clamps)
+    converged = inferred.result == jpc.RESULTS.successful
+    ```
     """
 
     solver: Given[dfx.AbstractSolver] = dfx.Heun()
