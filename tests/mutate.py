@@ -47,7 +47,7 @@ TESTS = [
     "learning_rules", "methods", "flow", "equilibrium", "kinks", "agreement", "implicit", "mcpc",
     "step", "errors", "core_says_no", "properties",
 ]  # fmt: skip
-# `file: line as it is -> line as it was made`, and why nothing can notice.
+# `file: the line: what is changed -> into what`, and why nothing can notice.
 EQUIVALENT: dict[str, str] = {}
 _MAP = ROOT / ".mutate.json"
 _SLOW, _EXTRA = 4.0, 60.0  # A mutant has so many times the usual seconds, and so many more.
@@ -89,6 +89,10 @@ class Mutant(NamedTuple):
     def lines(self) -> set[int]:
         changed = (ROOT / self.path).read_text()[self.begin : self.end]
         return {*range(self.line, self.line + 1 + changed.count("\n"))}
+
+    def key(self) -> str:
+        """What stays the same when lines move."""
+        return f"{self.path}: {_lines(self.path)[self.line - 1]}:{self.shown().split(':', 2)[2]}"
 
     def shown(self) -> str:
         text = (ROOT / self.path).read_text()
@@ -403,7 +407,7 @@ def main() -> None:
         start = time.monotonic()
         if start - begin > 60 * args.minutes:
             break
-        by, known = judge(mutant, made), mutant.shown() in EQUIVALENT
+        by, known = judge(mutant, made), mutant.key() in EQUIVALENT
         caught, lived = caught + bool(by), lived + (not by and not known)
         word = f"caught by {by}" if by else "equivalent" if known else "SURVIVED"
         print(f"{time.monotonic() - start:4.0f} s  {mutant.shown()}  {word}", flush=True)
