@@ -177,6 +177,19 @@ def test_chords_find_what_each_example_needs():
     close(gradient(ready, *problem)[0], once)
 
 
+def test_chords_come_closer_with_more_outputs_than_steps():
+    """Of three outputs a chord leaves something to the next."""
+    small = make_problem("tanh", (3, 4, 3))
+    problem = (jpc.PCEnergy(jpc.cross_entropy, 3.0), small.layers, small.posed()[1:])
+    own, _ = gradient(jpc.Nudged(shared=None), *problem)
+
+    def gap(chords):
+        found, _ = gradient(jpc.Nudged(shared=1, own=0, chords=chords), *problem)
+        return max(np.max(np.abs(a - b)) for a, b in zip(arrays(found), arrays(own), strict=True))
+
+    assert gap(2) < 0.1 * gap(1)
+
+
 def test_each_example_has_its_own_part_of_the_last_states():
     """All of it, or nearly all where earlier states are precise."""
     given = ENERGIES["ce"].given
