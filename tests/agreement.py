@@ -5,6 +5,7 @@ r"""Do machines and versions agree? The same numbers here and elsewhere, in one 
                                                    # oldest and newest version, installed in DIR
     python tests/agreement.py --write h200.json    # the numbers of one machine, on that machine
     python tests/agreement.py h200.json            # the table, with a column for these numbers
+    python tests/agreement.py --compare A B C      # the table of files, relative to the first
 
 What is compared are the `QUANTITIES`: energies, equilibria, learning gradients, a short training,
 a convolutional network, a graph with masks, the theory. All weights and data are drawn by NumPy.
@@ -327,12 +328,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("files", nargs="*", type=Path, help="numbers written elsewhere")
     parser.add_argument("--write", type=Path, help="only compute, and write the numbers here")
+    parser.add_argument("--compare", action="store_true", help="compare files, compute nothing")
     parser.add_argument("--matmul", default="highest", choices=["highest", "default"])
     parser.add_argument("--environments", type=Path, help="where to install other versions")
     args = parser.parse_args()
     if args.write:
         write(args.write, args.matmul)
         return
+    if args.compare:
+        table, agreed = compare(args.files)
+        print(table)
+        sys.exit(not agreed)
     with tempfile.TemporaryDirectory() as folder:
         path, here = lambda i: Path(folder, f"{i}.json"), sys.executable
         paths = [run(here, path(0), JAX_ENABLE_X64="1"), run(here, path(1))]

@@ -20,7 +20,7 @@ from helpers import Chain, Problem, assert_close, infer, make_problem, scalings,
 import jpc
 from jpc._energy import Unfolded
 from jpc._inference import chords as chords_module
-from jpc._inference.relax import rounding_of
+from jpc._inference.relax import Progress, rounding_of
 from jpc._inference.sketch import Sketch
 
 SIZES = (2, 4, 4, 5)
@@ -600,3 +600,12 @@ def test_chords_that_are_not_taken_are_not_counted():
 def test_a_tolerance_is_positive():
     with pytest.raises(ValueError, match="rtol must be a finite number above 0, got -1"):
         jpc.Equilibrium(rtol=-1)
+
+
+@pytest.mark.parametrize(
+    ("energy", "gap", "stalled"), [(0.99, 2.0, 0), (0.9995, 2.0, 4), (1.0, 0.4, 0), (1.0, 0.6, 4)]
+)
+def test_a_descent_goes_on_by_a_thousandth_of_its_energy_or_half_of_its_gap(energy, gap, stalled):
+    new = Progress(*map(jnp.asarray, (1.0, 1.0, 3))).update(jnp.asarray(energy), jnp.asarray(gap))
+    assert new.stalled == stalled
+    assert new.gap == (1.0 if stalled else gap)

@@ -12,6 +12,7 @@ import pytest
 from helpers import SIZES, arrays, infer, make_problem
 
 import jpc
+from jpc._inference.kinks import settle
 
 EXACT = jpc.Equilibrium(rtol=1e-9)
 PROBLEMS = {
@@ -101,3 +102,13 @@ def test_errors_are_coordinates_too():
     assert np.isclose(
         energy(layers, inferred.nodes, clamps), jpc.PCEnergy()(layers, states, clamps), rtol=1e-9
     )
+
+
+def test_newton_takes_one_step_on_a_square_and_one_to_see_it():
+    potential = lambda z: 0.5 * jnp.sum((z - 3) ** 2)
+    named = dict(tolerance=jnp.asarray(1e-9), blur=jnp.asarray(0.0))
+    start, active = jnp.ones(2), jnp.asarray(True)
+    z, gap, steps = settle(potential, start, active, **named)
+    assert np.allclose(z, 3) and gap <= 1e-9 and steps == 2
+    z, gap, steps = settle(potential, start, active, **named, max_steps=1)
+    assert np.allclose(z, 3) and np.isclose(gap, 8**0.5) and steps == 1

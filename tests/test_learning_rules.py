@@ -138,6 +138,31 @@ def test_whole_error_is_plain_predictive_coding():
         close(gradient(rule, *problem)[0], plain)
 
 
+@pytest.mark.parametrize(("kind", "sign"), [("target", "centred"), ("loss", "negative")])
+def test_the_problem_of_a_nudge_has_a_part_of_the_error(kind, sign):
+    """At the feedforward pass, where it starts, the gradient is that part of the plain one."""
+    energy, (nodes, clamps) = jpc.PCEnergy(), ENERGIES["ce"].given
+    part = -0.2 if sign == "negative" else 0.2
+    nudge, start, held = jpc.Nudged(0.2, kind=kind, sign=sign).problem(
+        energy, MODEL, nodes, clamps
+    )
+    plain = jpc.feedforward_batch(MODEL, clamps[0])[:-1]
+    expected = jax.grad(energy, argnums=1)(MODEL, [None, *plain, None], clamps)
+    found = jax.grad(nudge, argnums=1)(MODEL, start, held)
+    close(found, jax.tree.map(lambda g: part * g, expected), 1e-10)
+
+
+def test_the_error_of_a_fixed_prediction():
+    """One hidden state goes to its end by the same part of the way in every step."""
+    problem = make_problem("tanh", (3, 4, 2))
+    named = problem.layers, *jpc.clamp(problem.hidden, problem.y, problem.x)
+    for dt, steps in ((0.5, 2), (0.1, 3)):
+        inferred = jpc.FixedPrediction(steps, dt)(jpc.PCEnergy(), *named)
+        left = (1 - dt) ** steps
+        np.testing.assert_allclose(inferred.stats["error"], left / (1 - left), rtol=1e-10)
+        assert np.all(inferred.result == jpc.RESULTS.stopped_early)
+
+
 def test_chords_find_what_each_example_needs():
     variant = ENERGIES["ce"]
     problem = (jpc.PCEnergy(jpc.cross_entropy, 3.0), MODEL, variant.given)
@@ -150,6 +175,19 @@ def test_chords_find_what_each_example_needs():
     assert np.any(said.result == jpc.RESULTS.stopped_early)
     ready = one().prepare(*problem[:2], *problem[2])
     close(gradient(ready, *problem)[0], once)
+
+
+def test_chords_come_closer_with_more_outputs_than_steps():
+    """Of three outputs a chord leaves something to the next."""
+    small = make_problem("tanh", (3, 4, 3))
+    problem = (jpc.PCEnergy(jpc.cross_entropy, 3.0), small.layers, small.posed()[1:])
+    own, _ = gradient(jpc.Nudged(shared=None), *problem)
+
+    def gap(chords):
+        found, _ = gradient(jpc.Nudged(shared=1, own=0, chords=chords), *problem)
+        return max(np.max(np.abs(a - b)) for a, b in zip(arrays(found), arrays(own), strict=True))
+
+    assert gap(2) < 0.1 * gap(1)
 
 
 def test_each_example_has_its_own_part_of_the_last_states():

@@ -15,6 +15,8 @@ import pytest
 from helpers import arrays, assert_close, infer, make_problem, to
 
 import jpc
+from jpc._inference.base import judge
+from jpc._inference.minimise import _confirm
 
 PC = jpc.PCEnergy()
 PROBLEM = make_problem()  # Random states, far from equilibrium.
@@ -401,3 +403,14 @@ def test_the_default_flow_reaches_its_steady_state_in_single_precision(precision
         return np.linalg.norm(np.concatenate(chain.activity_grads(states)[1:], axis=1), axis=1)
 
     assert np.all(size(free(inferred)) <= 2e-3 * size(hidden))
+
+
+def test_a_minimiser_that_gets_no_further_is_not_at_a_minimum():
+    """Unless the gradient is a hundredth of what it was, or rounding."""
+    ended = jax.vmap(_confirm)(
+        judge(jnp.asarray([True] * 4)),
+        jnp.asarray([1.0, 1.0, 1e-9, 0.0]),
+        jnp.asarray([9e-3, 1.5e-2, 1e-9, 1e-6]),
+    )
+    expected = [True, False, True, False]
+    np.testing.assert_array_equal(ended == jpc.RESULTS.successful, expected)
