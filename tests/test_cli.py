@@ -104,7 +104,7 @@ class TestConfig:
 
     def test_says_what_matters_and_only_that(self):
         tables = as_tables(check.make_config({"inference": {"method": "euler"}}))
-        assert tables["inference"] == dict(method="euler", max_t1=20.0, dt=0.1)
+        assert tables["inference"] == dict(method="euler", max_t1=20.0, dt=0.1, reduction="sum")
         assert "channels" not in tables["network"]
         assert tables["energy"]["output_precision"] == 1.0
         assert as_tables(check.make_config({}))["energy"]["output_precision"] == 0.1

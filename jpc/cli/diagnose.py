@@ -66,7 +66,8 @@ def follow(
 ) -> dict[str, Any]:
     """The energies of the layers during inference: `times`, or steps, and a row for each."""
     method, record = choose_course(config, method)
-    problem = problem._replace(**_few(problem, _hardest(problem, config, options)))
+    if config.inference.method == "equilibrium":
+        problem = problem._replace(**_few(problem, _hardest(problem, config, options)))
     if isinstance(method, jpc.InErrors):
         problem, method = _without_errors(problem, config), method.inference
         options = in_errors(config, len(problem.params.model))

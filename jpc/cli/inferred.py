@@ -71,10 +71,11 @@ def energies(method: str, records: Sequence[Record]) -> Part:
     lines = _by_layer(known, [diagnosis_of(record)["energies"] for record in known])
     text = "What is left when inference ends. It falls as the network learns to predict."
     end = chart("At the end of inference", lines, "epoch", "energy", log=True, note=text)
-    words = "Means over a few training examples; during inference, over those that have the most "
-    words += "error left. It enters where the output is given, and spreads to the other layers. "
+    words = "Means over the same few training examples. The error enters where the output is "
+    words += "given, and spreads to the other layers. "
     if method == "equilibrium":
-        words += "Equilibrium has no course: what is shown is the gradient flow that it replaces."
+        words += "Equilibrium has no course: what is shown is the gradient flow that it "
+        words += "replaces, of those examples that have the most error left."
     return Part(title, note(words), [*during, *end, *drawn])
 
 
