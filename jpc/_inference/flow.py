@@ -42,8 +42,7 @@ class GradientFlow(AbstractInference):
         adaptive explicit solver hops around equilibrium and never settles.
     - `rtol`: a system has reached its steady state when its gradient is smaller than this,
         relative to that at the start. By default 1e-3; with a `PIDController` of your own, when
-        it settles; with a constant step size it is not looked for, since every step would cost
-        another gradient.
+        it settles; with a constant step size it is not looked for.
     - `max_steps`: an error, or a `result`, when more steps are needed.
     - `reduction`: `"sum"` (default): each example follows its own gradient, with its own step
         sizes and its own end, so the answer does not depend on the rest of the batch.
