@@ -160,6 +160,8 @@ def build(plan):
     """An energy, parameters, nodes and clamps. Every state that is inferred has a finite
     variance, so that there is an equilibrium.
     """
+    if MORE:
+        jax.clear_caches()  # Programs of hundreds of networks take gigabytes.
     rng, shapes, kinds = np.random.default_rng(plan.seed), plan.shapes, plan.kinds
     normal = lambda *shape: jnp.asarray(rng.normal(size=shape))
     name = (lambda i: i) if plan.chain else "abcd".__getitem__
