@@ -8,7 +8,7 @@ import jax
 Record = dict[str, Any]
 _TIMES = ("seconds", "compile_seconds")
 # Seconds for which nothing need be said of compiling, of work, and of one more step.
-_SHORT, _WHILE, _LONG = 0.3, 1.5, 10.0
+_SHORT, _WHILE, _LONG = 0.3, 1.0, 10.0
 
 
 class AbstractProgress(abc.ABC):
