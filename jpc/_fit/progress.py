@@ -120,7 +120,7 @@ class Bar(AbstractProgress):
 
         texts = [TextColumn("{task.description}"), TextColumn("{task.fields[speed]}")]
         counts = (BarColumn(), MofNCompleteColumn(), texts[1], TimeRemainingColumn())
-        self._epochs = epochs
+        self._epochs, self._epoch = epochs, ""
         self._bar = Progress(SpinnerColumn(), texts[0], *counts, transient=True)
         total = None if steps is None else epochs * steps
         self._task = self._bar.add_task("", total=total, speed="")
@@ -130,7 +130,7 @@ class Bar(AbstractProgress):
         self._bar.update(self._task, description=f"compiling {what}")
 
     def work(self, what):
-        self._bar.update(self._task, description=what)
+        self._bar.update(self._task, description=f"{self._epoch}, {what}")
 
     def begin(self, step):
         self._bar.reset(self._task, completed=step)
@@ -138,8 +138,8 @@ class Bar(AbstractProgress):
     def advance(self, epoch, step):
         speed = self._bar.tasks[0].speed
         shown = "" if speed is None else f"{speed:.0f} steps/s"
-        description = f"epoch {epoch + 1}/{self._epochs}"
-        self._bar.update(self._task, completed=step, description=description, speed=shown)
+        self._epoch = f"epoch {epoch + 1}/{self._epochs}"
+        self._bar.update(self._task, completed=step, description=self._epoch, speed=shown)
 
     def end(self, record):
         self._bar.console.print(describe(record), highlight=False)

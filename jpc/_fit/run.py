@@ -132,7 +132,8 @@ class Run:
                 snapshot = self._conclude(snapshot, watch)
             over = self._is_over(snapshot, epochs)
             self.progress.end(dict(snapshot.history[-1]))
-            self.progress.work("saving")
+            if self.saver.saves:
+                self.progress.work("saving")
             for callback in self.callbacks:
                 callback(dict(snapshot.history[-1]))
             self.saver.after_epoch(snapshot, over)

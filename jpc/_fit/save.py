@@ -1,11 +1,14 @@
 import abc
 import contextlib
+from typing import ClassVar
 
 from .snapshot import Snapshot
 
 
 class AbstractSaver(abc.ABC):
-    """What keeps a run safe."""
+    """What keeps a run safe, if it `saves` anything."""
+
+    saves: ClassVar[bool] = True
 
     @abc.abstractmethod
     def restore(self, snapshot: Snapshot) -> Snapshot:
@@ -33,6 +36,8 @@ class AbstractSaver(abc.ABC):
 
 
 class NoSaver(AbstractSaver):
+    saves = False
+
     def restore(self, snapshot):
         return snapshot
 
