@@ -513,11 +513,10 @@ class TestParts:
         assert make(method="descent", steps=4).steps == 4
 
     def test_options_make_the_energy(self):
-        given = dict(output_precision=0.5, weight_decay=0.1, loss="mse")
+        given = dict(output_precision=0.5, stiffness=10.0, weight_decay=0.1, loss="mse")
         options = build.make_options(check.make_config(dict(energy=given)))
-        assert options == dict(
-            loss_id="mse", output_energy_scaling=0.5, weight_decay=0.1, param_type="sp"
-        )
+        expected = dict(loss_id="mse", output_energy_scaling=0.5, weight_decay=0.1)
+        assert options == dict(expected, stiffness=10.0, param_type="sp")
 
     def test_optimisers_are_those_of_optax(self):
         weights = dict(w=jnp.array([1.0, -2.0]))
