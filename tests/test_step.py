@@ -318,6 +318,7 @@ NUMBERS = dict(
     sigma=(0.1, 0.2),
     gamma=(1.0, 2),
     output_energy_scaling=(1.0, 0.3),
+    stiffness=(10, 2.5),
     weight_decay=(0.1, 0.2),
     spectral_penalty=(0.1, 0.2),
     activity_decay=(0.1, 0.2),

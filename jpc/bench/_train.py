@@ -91,13 +91,11 @@ class Trainer(NamedTuple):
 
     - `train`: takes a network, the rows of a chunk of batches, a key and a strength.
     - `look`: the regime of a network, for a strength.
-    - `score`: the test accuracy of a network, in percent.
     - `memory`: what `train` needs besides its arguments, in bytes.
     """
 
     train: Callable[[Going, Array, Array, Array], Going]
     look: Callable[[PyTree, Array], dict[str, Array]]
-    score: Callable[[PyTree], Array]
     memory: float
 
 
@@ -136,25 +134,24 @@ def _compile(kind: Cell) -> Trainer:
         found = compare(energy, inferred, layers, *given, **how)
         return {name: jnp.mean(found[name]) for name in _MEANS}
 
-    def score(arrays: PyTree, data: Data) -> Array:
-        predict = lambda x: jpc.feedforward(eqx.combine(arrays, static), x)[-1]
-        return jpc.compute_accuracy(data.test_y, jax.lax.map(predict, data.test_x, batch_size=500))
-
     steps, strength = steps_of(kind, data), jnp.asarray(1.0)
     rows = jnp.zeros((steps // min(_CHUNKS, steps), kind.batch), int)
     compiled = lambda fn, *given, **how: jax.jit(fn, **how).lower(*given).compile()
     trains = compiled(train, going, data, rows, jr.key(0), strength, donate_argnums=0)
-    looks, scores = (
-        compiled(look, going.arrays, data, strength),
-        compiled(score, going.arrays, data),
-    )
+    looks = compiled(look, going.arrays, data, strength)
     memory = trains.memory_analysis()
     return Trainer(
         lambda going, *given: trains(going, data, *given),
         lambda arrays, strength: looks(arrays, data, strength),
-        lambda arrays: scores(arrays, data),
         math.nan if memory is None else float(memory.temp_size_in_bytes),
     )
+
+
+@eqx.filter_jit
+def accuracy(layers: Layers, x: Array, y: Array) -> Array:
+    """In percent."""
+    predict = lambda x: jpc.feedforward(layers, x)[-1]
+    return jpc.compute_accuracy(y, jax.lax.map(predict, x, batch_size=500))
 
 
 @contextmanager
@@ -191,7 +188,7 @@ def run_cell(
     the same run, and the memory that the program needs.
     """
     trainer, theirs = programs[cell.kind].result(), programs[_backprop(cell)].result()
-    data, (going, _) = load(cell.dataset, cell.images), begin(cell)
+    data, (going, static) = load(cell.dataset, cell.images), begin(cell)
     strength = jnp.asarray(1.0 if cell.strength is None else cell.strength)
     rng, key = np.random.default_rng(cell.seed), jr.key(1000 + cell.seed)
     looks = {round(e) for e in np.linspace(0, cell.epochs, min(_MOMENTS, cell.epochs + 1))}
@@ -209,7 +206,8 @@ def run_cell(
             advance(1 / (cell.epochs * len(chunks)))
         jax.block_until_ready(going)
         times.append(time.perf_counter() - start)
-        accuracies.append(float(trainer.score(going.arrays)))
+        layers = eqx.combine(going.arrays, static)
+        accuracies.append(float(accuracy(layers, data.test_x, data.test_y)))
         if epoch in looks:
             regimes.append(look(epoch))
     with _ALONE:
