@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
@@ -11,7 +12,7 @@ from ._checks import checked_jit, raise_if, raise_if_not_finite
 from ._clamp import entry, spell
 from ._energy import AbstractEnergy, EPCEnergy, take_apart, unfit
 from ._given import check_callable, check_numbers, check_type, show
-from ._inference import AbstractInference, Inferred, Record
+from ._inference import RESULTS, AbstractInference, Inferred, Record
 from ._learn import check_state, learn
 from ._numbers import floats_to_arrays
 from ._types import Clamps, Given, Nodes
@@ -76,7 +77,8 @@ def make_step(
     - `params`, `optim`, `opt_state`: for the next step; `grads`: what led there.
     - `energy`, `energies`: at the end of inference, before learning: the mean over the batch,
       and that of each of the energy's terms.
-    - `nodes`, `result`, `stats`, `trajectory`: see [`jpc.Inferred`][].
+    - `nodes`, `result`, `stats`, `trajectory`: see [`jpc.Inferred`][]; `converged`: the share of
+      examples that have; `inference`: the method to go on with, if that is another one.
     """
     check_type("energy", energy, AbstractEnergy, "jpc.PCEnergy()")
     check_type("inference", inference, AbstractInference, "jpc.Equilibrium()")
@@ -116,7 +118,15 @@ def _step(energy, inference, pose, transform, state, batch, record, key):
         result=inferred.result,
         stats=inferred.stats,
         trajectory=inferred.trajectory,
+        inference=inferred.method,
+        converged=converged(inferred),
     )
+
+
+def converged(inferred: Inferred) -> Array:
+    """The share of examples that have. [`jpc.Equilibrium`][] knows without looking at energies."""
+    known = inferred.stats.get("converged", inferred.result == RESULTS.successful)
+    return jnp.mean(known, dtype=jnp.result_type(*jax.tree.leaves(inferred.nodes)))
 
 
 def _unfit(energy: AbstractEnergy, layers: PyTree, clamps: Any) -> dict[str, Array]:

@@ -20,7 +20,7 @@ from ._functional import (
     trim,
     with_prediction,
 )
-from ._generic import advance
+from ._generic import advance, converged
 from ._given import check_count, check_flags
 from ._inference import Record
 from ._init import Sizes, init_activities_with_amort, start_at_random
@@ -106,7 +106,9 @@ def make_pc_step(
       last; `t1`: the time at which the flow ended, the longest of the batch.
     - `activity_norms`, `model_param_norms`, `skip_model_param_norms`, `model_grad_norms`,
       `skip_model_grad_norms`: by layer; parameters after the step.
-    - `result`, `stats`: see [`jpc.Inferred`][].
+    - `result`, `stats`: see [`jpc.Inferred`][]; `converged`: the share of examples that have.
+    - `inference`: the method to go on with, if it has learned something of use for the next
+      batch, see [`jpc.Equilibrium`][]. [`jpc.fit`][] does so by itself.
 
     **Example:**
 
@@ -203,6 +205,8 @@ def _infer(setup: Setup, params: Params, posed: Posed, record: Record | None, ke
             t1=jnp.max(stats["t1"]) if "t1" in stats else None,
             result=inferred.result,
             stats=stats,
+            inference=inferred.method,
+            converged=converged(inferred),
         ),
     )
 
@@ -273,7 +277,7 @@ def make_hpc_step(
       guess of the input (or of what was inferred).
     - `energies`: a pair, of the generator's layers (over time when recorded) and of the
       amortiser's.
-    - `t_max`, `t1`, `result`, `stats`: as in [`jpc.make_pc_step`][].
+    - `t_max`, `t1`, `result`, `stats`, `converged`, `inference`: as in [`jpc.make_pc_step`][].
     """
     pairs = [isinstance(x, Sequence) and len(x) == 2 for x in (optims, opt_states)]
     if not all(pairs) or isinstance(optims, optax.GradientTransformation):

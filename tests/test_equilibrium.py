@@ -19,7 +19,7 @@ from helpers import Chain, Problem, assert_close, infer, make_problem, scalings,
 
 import jpc
 from jpc._energy import Unfolded
-from jpc._inference import chords as chords_module
+from jpc._inference import equilibrium as equilibrium_module
 from jpc._inference.relax import Progress, rounding_of
 from jpc._inference.sketch import Sketch
 
@@ -272,8 +272,8 @@ def test_chords_in_a_loop_are_the_same(monkeypatch):
 
     weight = posed[0][0].fn.layers[1].weight
     results = []
-    for deep in (chords_module._DEEP, 0):
-        monkeypatch.setattr(chords_module, "_DEEP", deep)
+    for deep in (equilibrium_module._DEEP, 0):
+        monkeypatch.setattr(equilibrium_module, "_DEEP", deep)
         (energy, inferred), gradient = jax.value_and_grad(learned, has_aux=True)(weight)
         results.append((energy, gradient, inferred.nodes, inferred.lesson[1], inferred.stats))
     assert_close(*results, rtol=1e-12)
@@ -354,7 +354,7 @@ def test_a_sketch_of_full_rank_is_the_matrix(loss):
     network = jpc.PCEnergy(loss).network(layers)
     unfolded, free, given = Unfolded.of(network, nodes, clamps)
     example = jax.tree.map(lambda x: x[0], (free, given))
-    A, H = chords_module.derivatives(unfolded, *example)
+    A, H = equilibrium_module.derivatives(unfolded, *example)
     sketch = Sketch.of(unfolded, *example, rank=5)
     t = jnp.arange(6.0)
     assert_close(sketch(t), A @ t, rtol=1e-8, atol=1e-8)

@@ -9,6 +9,8 @@ $$F(v) = \tfrac{1}{2} v^T P v + \mathrm{loss}(\hat y(v)),$$
 with a diagonal $P$, the precisions, whatever the network is and wherever it is clamped.
 """
 
+import dataclasses
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -87,6 +89,21 @@ class Unfolded(eqx.Module):
             z[name] = free if given[name] is None else given[name].fill(free)
         return z, predicted
 
+    def foresee(self, given: dict) -> dict[Name, Array]:
+        """What is predicted from given states alone, and so does not depend on the errors."""
+        whole = lambda name: not (given[name] is None or isinstance(given[name], Masked))
+        known = lambda node: node.parents and all(map(whole, node.parents))
+        some = {name: self.network[name] for name in self.names if known(self.network[name])}
+        return {name: node.predict(given, predictor(name)) for name, node in some.items()}
+
+    def knowing(self, predicted: dict[Name, Array]) -> "Unfolded":
+        """The same network, which need not predict again what was foreseen."""
+        known = lambda node, prediction: dataclasses.replace(
+            node, fn=_Known(prediction), parents=()
+        )
+        new = {name: known(self.network[name], value) for name, value in predicted.items()}
+        return dataclasses.replace(self, network={**self.network, **new})
+
     def predict(self, v: dict, given: dict) -> tuple[dict[Name, Array], dict[Name, Array]]:
         r"""$\hat y$ and all states."""
         z, predicted = self.unfold(v, given)
@@ -121,6 +138,15 @@ class Unfolded(eqx.Module):
     def energy(self, v: dict, given: dict) -> Scalar:
         predicted, _ = self.predict(v, given)
         return 0.5 * jnp.vdot(ravel(v), self.own(v)) + self.loss(predicted, given)
+
+
+class _Known(eqx.Module):
+    """A prediction that was made before."""
+
+    value: Array
+
+    def __call__(self) -> Array:
+        return self.value
 
 
 def ravel(tree: PyTree) -> Array:

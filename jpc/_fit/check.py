@@ -1,6 +1,6 @@
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -8,10 +8,12 @@ from jax.extend.core import ClosedJaxpr
 from jaxtyping import PRNGKeyArray, PyTree
 
 from .._given import check_callable, show
+from .._inference import AbstractInference
 from .loop import Recipe, measure
 
 _CONSTANTS = bool | int | float | complex | str
 _ARRAYS = jax.Array | jax.ShapeDtypeStruct
+CONVERGED = "converged"  # The metric that tells of a method that is carried along.
 
 
 def describe(tree: PyTree) -> dict[str, str]:
@@ -59,12 +61,18 @@ def _check_takes(name: str, fn: Callable, state: Mapping[str, Any]) -> None:
         return
 
 
-def check_step(
-    recipe: Recipe, state: PyTree, batch: PyTree, key: PRNGKeyArray
-) -> tuple[PyTree, ClosedJaxpr]:
-    """Refuses a step that does not have the shape of one, before it is compiled; returns the
-    shapes of its metrics, and its program.
+class Checked(NamedTuple):
+    """What is known of a step before it is compiled: the shapes of its metrics, its program, and
+    the method of inference to carry along, if there is one, with shapes for arrays.
     """
+
+    sums: PyTree
+    program: ClosedJaxpr
+    method: AbstractInference | None
+
+
+def check_step(recipe: Recipe, state: PyTree, batch: PyTree, key: PRNGKeyArray) -> Checked:
+    """Refuses a step that does not have the shape of one, before it is compiled."""
     _check_takes("step", recipe.fn, recipe.rest)
     result, program = _trace(recipe, state, batch, key)
     if not isinstance(result, Mapping):
@@ -89,7 +97,23 @@ def check_step(
                 f"metrics has {name}, which is not made of arrays and numbers, so that it has no "
                 "mean over an epoch."
             )
-    return eqx.filter_eval_shape(measure, recipe.metrics, result), program
+    method = _carried(recipe, result)
+    told = () if method is None or CONVERGED in recipe.metrics else (CONVERGED,)
+    sums = eqx.filter_eval_shape(measure, (*recipe.metrics, *told), result)
+    return Checked(sums, program, method)
+
+
+def _carried(recipe: Recipe, result: Mapping[str, Any]) -> AbstractInference | None:
+    """The method that a step returns to go on with, if it takes it back."""
+    method = result.get("inference")
+    if "inference" in recipe.rest or not isinstance(method, AbstractInference):
+        return None
+    names = [*recipe.rest, "output", "input", "key", "inference"]
+    try:
+        inspect.signature(recipe.fn).bind(**dict.fromkeys(names))
+    except (TypeError, ValueError):
+        return None
+    return method if CONVERGED in result else None
 
 
 def _trace(recipe: Recipe, *given: PyTree) -> tuple[PyTree, ClosedJaxpr]:

@@ -173,7 +173,7 @@ class Saver(AbstractSaver):
         self, snapshot: Snapshot, number: int, notes: dict[str, Any], arrays: PyTree
     ) -> Snapshot:
         self._note_saved(number)
-        carry = Carry(arrays["state"], arrays["sums"])
+        carry = Carry(arrays["state"], arrays["sums"], arrays["method"])
         place = dict(notes["place"], history=tuple(notes["history"]))
         return dataclasses.replace(snapshot, carry=carry, best=arrays["best"], **place)
 
@@ -264,4 +264,5 @@ class Saver(AbstractSaver):
 
 
 def _arrays(snapshot: Snapshot) -> PyTree:
-    return dict(state=snapshot.carry.state, sums=snapshot.carry.sums, best=snapshot.best)
+    carry = snapshot.carry
+    return dict(state=carry.state, sums=carry.sums, best=snapshot.best, method=carry.method)

@@ -21,7 +21,7 @@ from .data import choose_data
 from .devices import Devices, Rule, choose_devices
 from .fingerprint import digest_arrays, digest_program, made_with
 from .folder import check_folder
-from .loop import Carry, Recipe, in_order, shuffled, zeros
+from .loop import Carry, Recipe, in_order, shapes_of, shuffled, zeros
 from .progress import Record, choose_progress
 from .report import choose_report
 from .run import FIRST, AbstractTest, NoTest, Pace, Run, Test, plain
@@ -180,7 +180,8 @@ def fit(
         shown.compile(FIRST)
         arrays, rest = _split(state)
         recipe = Recipe(step, rest, tuple(metrics), source.classes, batch_size, devices)
-        sums, program = check_step(recipe, arrays, source.shapes, keys[0])
+        sums, program, method = check_step(recipe, arrays, source.shapes, keys[0])
+        recipe = recipe.carrying(method, tuple(sums))
         tester = _choose_test(test, evaluate, recipe, arrays)
         if validation is not None:
             other = _choose_test(validation, evaluate, recipe, arrays, "validation")
@@ -198,7 +199,7 @@ def fit(
         )
         saved = contextlib.closing(_choose_saver(checkpoints, settings, identity, devices))
         with saved as saver, contextlib.ExitStack() as stack:
-            snapshot = saver.restore(_begin(arrays, sums, stop, devices))
+            snapshot = saver.restore(_begin(arrays, sums, method, stop, devices))
             shown.begin(snapshot.total)
             resumed = checkpoints is not None and checkpoints.resume
             journal = stack.enter_context(
@@ -270,9 +271,11 @@ def _choose_saver(
     return NoSaver() if checkpoints is None else Saver(checkpoints, settings, identity, devices)
 
 
-def _begin(arrays: PyTree, sums: PyTree, stop: Any, devices: Devices) -> Snapshot:
+def _begin(arrays: PyTree, sums: PyTree, method: PyTree, stop: Any, devices: Devices) -> Snapshot:
     place = lambda: devices.put(arrays, devices.rule)
-    return Snapshot(Carry(place(), devices.put(zeros(sums))), None if stop is None else place())
+    carried = None if method is None else devices.put(zeros(shapes_of(method)))
+    carry = Carry(place(), devices.put(zeros(sums)), carried)
+    return Snapshot(carry, None if stop is None else place())
 
 
 def evaluate_discriminative(

@@ -1,5 +1,6 @@
 """The compiled part of training: many steps, or all of a test set, in one call."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,11 +17,17 @@ from .devices import Devices
 Pair = tuple[Any, Any]
 
 
+_REFRESH = 16  # Steps after which a method learns again what it carries along.
+
+
 class Carry(eqx.Module):
-    """What a step changes: the arrays of the state, and the sums of the metrics so far."""
+    """What a step changes: the arrays of the state, the sums of the metrics so far, and those of
+    a method of inference that is carried along.
+    """
 
     state: PyTree
     sums: PyTree
+    method: PyTree = None
 
 
 class Recipe(eqx.Module):
@@ -37,11 +44,33 @@ class Recipe(eqx.Module):
     batch_size: int = eqx.field(static=True)
     devices: Devices
     checked: bool = eqx.field(static=True, default=False)
+    method: PyTree = None
 
-    def __call__(self, arrays: PyTree, batch: Pair, key: PRNGKeyArray) -> Any:
+    def carrying(self, method: PyTree, metrics: tuple[str, ...]) -> "Recipe":
+        """The same with a method that is carried along, if there is one."""
+        if method is None:
+            return self
+        rest = eqx.filter(method, _is_shape, inverse=True)
+        return dataclasses.replace(self, method=rest, metrics=metrics)
+
+    def __call__(
+        self, arrays: PyTree, batch: Pair, key: PRNGKeyArray, method: PyTree = None
+    ) -> Any:
         input, output = map(one_hot, batch, self.classes)
+        state = eqx.combine(arrays, self.rest)
+        if method is not None:
+            state = state | dict(inference=eqx.combine(method, self.method))
         with checks("raise" if self.checked else "nan"):
-            return self.fn(**eqx.combine(arrays, self.rest), output=output, input=input, key=key)
+            return self.fn(**state, output=output, input=input, key=key)
+
+
+def _is_shape(x: Any) -> bool:
+    return isinstance(x, jax.ShapeDtypeStruct)
+
+
+def shapes_of(tree: PyTree) -> PyTree[jax.ShapeDtypeStruct]:
+    """Its shapes, and nothing else."""
+    return eqx.filter(tree, _is_shape)
 
 
 def one_hot(side: PyTree, classes: int | None) -> PyTree:
@@ -84,32 +113,65 @@ def train(given: tuple, carry: Carry) -> Carry:
         return jax.tree.map(lambda new, old: jnp.where(i < stop, new, old), new, carry), None
 
     def turn(j, carry):
-        return jax.lax.scan(step, carry, start + j * group + jnp.arange(group))[0]
+        first = start + j * group
+        rows = jax.lax.dynamic_slice(order, (first * size,), (size,))
+        carry = _refresh(recipe, carry, lambda: jax.tree.map(lambda x: x[rows], data), key, first)
+        return jax.lax.scan(step, carry, first + jnp.arange(group))[0]
 
     return jax.lax.fori_loop(0, -((start - stop) // group), turn, carry)
 
 
 def group_size() -> int:
     """How many steps are taken for one turn of a loop."""
-    return 16 if accelerated() else 1
+    return _REFRESH if accelerated() else 1
+
+
+def _refresh(recipe: Recipe, carry: Carry, batch: Any, key: PRNGKeyArray, i: Any) -> Carry:
+    """Every few steps a method that is carried along learns again, from the next batch. All else
+    that a step does is not needed for that, and XLA leaves it out.
+    """
+    if carry.method is None:
+        return carry
+
+    def learn(_):
+        constrained = recipe.devices.constrain_batch(batch())
+        method = recipe(carry.state, constrained, jr.fold_in(key, i))["inference"]
+        return _like(carry.method, eqx.filter(method, eqx.is_array), recipe.devices)
+
+    # A group of steps begins with it, so that an accelerator need not ask.
+    whole = group_size() == _REFRESH
+    method = (
+        learn(None)
+        if whole
+        else jax.lax.cond(i % _REFRESH == 0, learn, lambda old: old, carry.method)
+    )
+    return Carry(carry.state, carry.sums, method)
+
+
+def _like(old: PyTree, new: PyTree, devices: Devices) -> PyTree:
+    """New arrays of the types of the old ones."""
+    leaves, structure = jax.tree.flatten(old)
+    strong = map(lambda new, old: jnp.asarray(new, old.dtype), jax.tree.leaves(new), leaves)
+    return devices.constrain(jax.tree.unflatten(structure, strong))
 
 
 @eqx.filter_jit(donate="all-except-first")
 def train_batch(given: tuple, carry: Carry) -> Carry:
     """Takes one step on a batch that came from an iterator."""
     recipe, batch, key, i = given
+    carry = _refresh(recipe, carry, lambda: batch, key, i)
     return _step(recipe, carry, batch, jr.fold_in(key, i))
 
 
 def _step(recipe: Recipe, carry: Carry, batch: Pair, key: PRNGKeyArray) -> Carry:
-    result = recipe(carry.state, batch, key)
+    result = recipe(carry.state, batch, key, carry.method)
     new = eqx.filter({name: result[name] for name in recipe.rest}, eqx.is_array)
     old, structure = jax.tree.flatten(carry.state)
     strong = map(lambda new, old: jnp.asarray(new, old.dtype), jax.tree.leaves(new), old)
     state = jax.tree.unflatten(structure, strong)
     state = recipe.devices.constrain(state, recipe.devices.rule)
     sums = jax.tree.map(jnp.add, carry.sums, measure(recipe.metrics, result))
-    return Carry(state, recipe.devices.constrain(sums))
+    return Carry(state, recipe.devices.constrain(sums), carry.method)
 
 
 def keep(carry: Carry) -> Carry | None:

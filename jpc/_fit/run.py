@@ -210,7 +210,7 @@ class Run:
         best = now.best
         if self.stop is not None and self.stop.best(history) == now.epoch:
             best = jax.tree.map(jnp.copy, state)
-        carry = Carry(state, self.recipe.devices.put(zeros(sums)))
+        carry = Carry(state, self.recipe.devices.put(zeros(sums)), now.carry.method)
         return Snapshot(carry, best, now.epoch + 1, 0, now.total, history)
 
     def _keys(self, epoch: int) -> tuple[PRNGKeyArray, ...]:

@@ -94,7 +94,11 @@ class Store:
         if notes["format"] != _FORMAT:
             raise self.refuse(number, "was written by another version of jpc.fit")
         if difference := first_difference(notes["arrays"], describe(tree)):
-            why = f"is of another state: {difference}. Choose another folder"
+            # A method that is carried along says how many examples have converged.
+            other = difference.startswith(("['method']", "['sums']['converged']"))
+            what = "run: the step (model, energy, inference or optimiser)"
+            kind = what if other else f"state: {difference}"
+            why = f"is of another {kind}. Choose another folder"
             raise self.refuse(number, why)
         return notes
 

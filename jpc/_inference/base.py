@@ -132,12 +132,14 @@ class Inferred(eqx.Module):
         a step, counts as one), and the relative norm of the activity gradient at the end,
         `gradient_norm`: $\lVert \nabla_z F \rVert / \lVert z \rVert$. A flow adds its final
         time `t1`, and how many steps its controller `rejected`; [`jpc.Equilibrium`][] an
-        estimate of the relative `error` of what it found; [`jpc.Nudged`][] what it multiplied
-        the `precision` of the output by; rules that stay at the feedforward pass the part of
-        the energy that is `relaxed`, see [`jpc.regime`][].
+        estimate of the relative `error` of what it found, and whether it has `converged`;
+        [`jpc.Nudged`][] what it multiplied the `precision` of the output by; rules that stay at
+        the feedforward pass the part of the energy that is `relaxed`, see [`jpc.regime`][].
     - `trajectory`: a [`jpc.Trajectory`][], if one was asked for.
     - `lesson`: the energy and the nodes to learn from, if the method knows the errors better
         than the `nodes` can tell.
+    - `method`: the method to go on with, if it has learned something of use for the next batch,
+        such as a matrix that changes slowly.
     """
 
     nodes: Nodes
@@ -145,6 +147,7 @@ class Inferred(eqx.Module):
     stats: dict[str, Array]
     trajectory: Trajectory | None = None
     lesson: tuple[AbstractEnergy, Nodes] | None = None
+    method: "AbstractInference | None" = None
 
 
 class AbstractInference(eqx.Module):

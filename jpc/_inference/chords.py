@@ -10,11 +10,9 @@ $$\lambda' = g(\hat y + A (\lambda' - \lambda))$$
 
 with an $A$ that is shared and a loss that is the example's own, and goes to
 $v' = P^{-1} J^T \lambda'$. For squared errors this is linear, and $S = I + H A$ the rescaling of
-the linear theory. How far the step before it went too far, or not far enough, is a correction of
-$A$ along that step.
+the linear theory. `mix.py` has the iterations.
 """
 
-import functools as ft
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -26,12 +24,7 @@ from jaxtyping import Array
 from .._energy import Unfolded, ravel
 from .._solve import solve
 from .._types import Name
-from .relax import blur_of, dot, norm, pick, rounding_of
-
-_DEEP = 16  # From here on chords are a loop, for a short first call; a loop of few layers is slow.
-_TINY = 1e-37
-LOST = 0.05  # More than this part of the answer is missing after another step.
-_INNER = 5, 2  # Newton's steps for a loss that is not a square, at first and then.
+from .relax import blur_of, dot, norm, rounding_of
 
 
 class Inverse(NamedTuple):
@@ -147,96 +140,34 @@ def energy_of(unfolded: Unfolded, v: dict, given: dict) -> tuple[Array, Array]:
     return energy, blur_of(energy, loss, yhat, unfolded.quadratic(given))
 
 
-class _Way(NamedTuple):
-    """Where the iterations are: the last step, as a part of what there is, whether each was less
-    than half of the one before it, and whether they have got lost.
-    """
-
-    found: Found
-    step: Array
-    part: Array
-    steady: Array
-    lost: Array
-
-
 class Chords(NamedTuple):
-    """The iterations of one example. `shared` is an [`Inverse`][] or a [`Matrix`][], or what is
-    like one of these.
+    r"""The iterations of one example. `shared` is an [`Inverse`][] or a [`Matrix`][], or what is
+    like one of these. `strict`: whether $\lambda$ by itself is to be within the tolerance, not
+    only all errors in one vector.
     """
 
     unfolded: Unfolded
     given: dict
     shared: Any
     rtol: Any
-
-    def __call__(self, v: dict, count: int) -> Found:
-        first = self._begin(v)
-        again = lambda _, way: self._go_on(v, way)
-        if len(self.unfolded.network) > _DEEP:
-            way = jax.lax.fori_loop(1, count, again, first)
-        else:
-            way = ft.reduce(lambda way, i: again(i, way), range(1, count), first)
-        gap, contracts = self._gap(way)
-        steady = way.steady & contracts & ~way.lost
-        return way.found._replace(gap=gap, steps=jnp.asarray(count), steady=steady)
-
-    def _begin(self, v: dict) -> _Way:
-        yhat, unravel, pull, z = self.predict(v)
-        step = self.propose(unravel, yhat, jnp.zeros_like(yhat), _INNER[0])
-        found = self._move(unravel(step), pull, z)
-        return _Way(found, step, jnp.ones((), yhat.dtype), jnp.asarray(True), jnp.asarray(False))
-
-    def _go_on(self, first: dict, way: _Way) -> _Way:
-        # What got lost learns from a single step, that from a feedforward pass; if it gets worse
-        # and worse only in the last iteration, nothing.
-        v = pick(way.lost, first, way.found.v)
-        yhat, unravel, pull, z = self.predict(v)
-        lam = jnp.where(way.lost, 0, ravel(way.found.lam))
-        step = self.propose(unravel, yhat, lam)
-        negligible = self.negligible(unravel, yhat, lam)
-        size, last = norm(step), norm(way.step)
-        slow = size > jnp.maximum(0.5 * last, negligible)
-        part = size / jnp.maximum(norm(lam), _TINY)
-        remaining = part * jnp.minimum(1, part / way.part)
-        lost = ~way.lost & (size > negligible) & (remaining > LOST)
-        step = jnp.where(slow & ~way.lost, _secant(step, way.step), step)
-        nothing = lost & (part > 1)
-        found = self._move(unravel(jnp.where(nothing, 0, lam + step)), pull, z)
-        return _Way(found, step, part, way.steady & ~slow, way.lost | lost)
+    strict: bool
 
     def predict(self, v: dict) -> tuple[Array, Callable, Callable, dict]:
         predict = lambda v: self.unfolded.predict(v, self.given)
         predicted, pull, z = jax.vjp(predict, v, has_aux=True)
         return *ravel_pytree(predicted), pull, z
 
-    def _move(self, lam: dict, pull: Callable, z: dict) -> Found:
-        (delta,) = pull(lam)
-        v = jax.tree.map(jnp.divide, delta, self.unfolded.weights())
-        never = jnp.asarray(jnp.inf, jnp.result_type(*jax.tree.leaves(lam)))
-        return Found(
-            v, z, delta, lam, never, jnp.asarray(0), jnp.asarray(True), jnp.asarray(False)
-        )
+    def unravel(self, v: dict) -> Callable[[Array], dict]:
+        r"""What makes of a vector like $\lambda$ what is like the predictions."""
+        shapes = jax.eval_shape(lambda v: self.unfolded.predict(v, self.given)[0], v)
+        return ravel_pytree(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))[1]
 
-    def _gap(self, way: _Way) -> tuple[Array, Array]:
-        r"""How far $\lambda$ is off, by the next step, or $P v$ from $J^T \lambda$; and whether
-        that step is less than half of the last one.
-        """
-        yhat, unravel, pull, _ = self.predict(way.found.v)
-        lam, own = ravel(way.found.lam), self.unfolded.own(way.found.v)
-        step = norm(self.propose(unravel, yhat, lam))
-        negligible = self.negligible(unravel, yhat, lam)
-        contracts = step <= jnp.maximum(0.5 * norm(way.step), negligible)
-        output = self.rtol * step / jnp.maximum(negligible, _TINY)
-        states = norm(own - ravel(pull(way.found.lam)[0])) / jnp.maximum(norm(own), _TINY)
-        return jnp.maximum(output, states), contracts
-
-    def negligible(self, unravel: Callable, yhat: Array, lam: Array) -> Array:
-        r"""A step that is no more than this is within the tolerance, or rounding."""
+    def rounding(self, unravel: Callable, yhat: Array) -> Array:
+        r"""What rounding of the predictions may do to $\lambda$."""
         loss = lambda y: self.unfolded.loss(unravel(y), self.given)
-        error = rounding_of(loss, yhat)
-        return jnp.maximum(self.rtol * norm(lam), norm(self.shared.solve(loss, yhat, error)))
+        return norm(self.shared.solve(loss, yhat, rounding_of(loss, yhat)))
 
-    def propose(self, unravel: Callable, yhat: Array, lam: Array, inner=_INNER[1]) -> Array:
+    def propose(self, unravel: Callable, yhat: Array, lam: Array, inner: int) -> Array:
         r"""The change of $\lambda$ that leads to equilibrium if $A$ is right."""
         loss = lambda y: self.unfolded.loss(unravel(y), self.given)
         error = lambda y: -jax.grad(loss)(y)
@@ -256,9 +187,3 @@ class Chords(NamedTuple):
             return tries[jnp.argmin(jnp.where(jnp.isnan(values), jnp.inf, values))]
 
         return jax.lax.fori_loop(0, inner, newton, jnp.zeros_like(yhat))
-
-
-def _secant(step: Array, last: Array) -> Array:
-    """A step, corrected by what the last one did."""
-    ratio = jnp.vdot(step, last) / jnp.vdot(last, last)
-    return step / (1 - jnp.minimum(ratio, 0.5))

@@ -30,10 +30,14 @@ from .base import (
 from .chords import Chords, Found, Inverse, Matrix, add, derivatives, energy_of, learn_from, pair
 from .implicit import implicit
 from .kinks import find_kinks, settle
+from .mix import Way, begin, finish, go_on, until_all, until_together
 from .relax import at_least, dot, pick, relax
-from .sketch import Sketch, mix
+from .sketch import Sketch
 
-_MORE = 7  # Iterations with a sketch, if there may be any but chords.
+_CHORDS, _STEPS = 12, 200  # At most, if nothing else was asked for.
+_FEW = 2  # Chords where a device would rather not wait.
+_LARGE = 2**20  # Units of a batch, from which on waiting takes no time in comparison.
+_DEEP = 16  # States, from which on chords are a loop, for a short first call.
 _CLOSE = 0.3  # Of the errors: farther off than this, an example descends whatever its kinks.
 
 
@@ -52,20 +56,28 @@ class Equilibrium(AbstractInference):
     Learning uses the errors that were solved for. Derivatives of the `nodes` are those of the
     implicit function theorem.
 
+    In training the matrix is carried along: `Inferred.method` is the same method with the matrix
+    of this batch, for the next ones. [`jpc.fit`][] uses it, and makes a new one every 16 steps.
+    Unless `chords` or `max_steps` say otherwise it takes two iterations, and more until the
+    errors of the batch, together, are off by less than `rtol`. No example then descends by
+    itself, and the history says how many have `converged`. (In a network with rectifiers nothing
+    is carried along.)
+
     **Arguments:**
 
     - `rtol`: an example has converged when its errors are off by less than this, relatively.
     - `chords`: how many iterations with a shared matrix; each is one forward and one backward
-        pass without gradients of the weights.
+        pass without gradients of the weights. With a `max_steps` other than 0 they end when all
+        examples have converged. `None`: as many as it takes, 12 at most. (With no other steps
+        on an accelerator, where small networks would wait for an answer, 2.)
     - `shared`: how many examples of the batch to take the matrix from; `None`: each example
         has its own.
-    - `max_steps`: how many steps an example may take by itself after that. With 0 there is no
-        branch in the compiled program; an example that has not converged says so in `result`,
-        and what there is to learn from it is what the chords left.
+    - `max_steps`: how many steps an example may take by itself after that. With 0 an example that
+        has not converged says so in `result`, and what there is to learn from it is what the
+        chords left. `None` is 200, and 0 in training that carries the matrix along.
     - `dense`: the largest number of units that are predicted and given for which whole matrices
-        are made. Beyond it $A$ is sketched, from twice as many products, and an example
-        takes `chords` iterations, and a few more if need be and `max_steps` allows for any.
-        With 0 there are no matrices, and no chords.
+        are made. Beyond it $A$ is sketched, from twice as many products. With 0 there are no
+        matrices, and no chords.
     - `throw`: whether activities that are not finite raise an error.
     - `matrix`: what is shared, if it is known, as in what [`jpc.Equilibrium.prepare`][] returns.
 
@@ -86,18 +98,19 @@ class Equilibrium(AbstractInference):
     """
 
     rtol: Given[Number] = 1e-2
-    chords: Given[int] = eqx.field(static=True, default=5)
+    chords: Given[int | None] = eqx.field(static=True, default=None)
     shared: Given[int | None] = eqx.field(static=True, default=4)
-    max_steps: Given[int] = eqx.field(static=True, default=200)
+    max_steps: Given[int | None] = eqx.field(static=True, default=None)
     dense: Given[int] = eqx.field(static=True, default=32)
     throw: Given[bool] = eqx.field(static=True, default=True)
     matrix: PyTree = None
 
     def __check_init__(self):
         check_positive("rtol", self.rtol)
-        for name in ("chords", "max_steps", "dense"):
-            check_count(name, getattr(self, name), least=0)
-        if self.chords + self.max_steps == 0:
+        for name in ("chords", "max_steps"):
+            check_count(name, getattr(self, name), least=0, none=True)
+        check_count("dense", self.dense, least=0)
+        if self.chords == self.max_steps == 0:
             raise ValueError("Equilibrium needs at least one chord or step.")
         check_count("shared", self.shared, none=True)
         check_flags(throw=self.throw)
@@ -118,7 +131,7 @@ class Equilibrium(AbstractInference):
         )
         still = fixed_unfold(fixed_params)
         start = start if in_errors else jax.vmap(still.coordinates)(start, fixed)
-        found, okay, done = self._solve(still, start, fixed)
+        found, okay, done, matrix = self._solve(still, start, fixed)
 
         def end(v, given):
             v = implicit(v, unfold, params, given)
@@ -133,12 +146,22 @@ class Equilibrium(AbstractInference):
         if self.throw:
             ended = raise_if_not_finite({"What there is to learn": lesson[1]}, ended)
         stats = {"steps": found.steps, "evaluations": found.steps + 1, "error": found.gap}
+        stats["converged"] = found.steady & (found.gap <= self.rtol)
         # Where units are held at kinks, it is the gradient of the others.
         held = found.gap * jax.vmap(lambda v: jnp.linalg.norm(still.own(v)))(found.v)
         held = held / jax.vmap(tree_norm)(ended)
         norms = gradient_norm(energy, params, ended, clamps)
         stats["gradient_norm"] = jnp.where(okay & found.kinks, held, norms)
-        return Inferred(ended, result, stats, lesson=lesson)
+        return Inferred(ended, result, stats, lesson=lesson, method=self._carry(matrix))
+
+    @property
+    def _steps(self) -> int:
+        return _STEPS if self.max_steps is None else self.max_steps
+
+    def _carry(self, matrix: PyTree) -> "Equilibrium | None":
+        if matrix is None:
+            return None
+        return dataclasses.replace(self, matrix=matrix, max_steps=self.max_steps or 0)
 
     def prepare(self, energy, params, nodes, clamps) -> "Equilibrium":
         """The same method with the matrix of this batch, to be used for others. The matrix
@@ -150,12 +173,14 @@ class Equilibrium(AbstractInference):
         unfolded, free, given = Unfolded.of(take_apart(inner).network(params), nodes, clamps)
         return dataclasses.replace(self, matrix=self._share(unfolded, free, given))
 
-    def _solve(self, unfolded: Unfolded, start: dict, given: dict) -> tuple[Found, Array, Array]:
-        """What was found for each example, whether that is no worse than the start, and whether
-        it has converged.
+    def _solve(
+        self, unfolded: Unfolded, start: dict, given: dict
+    ) -> tuple[Found, Array, Array, PyTree]:
+        """What was found for each example, whether that is no worse than the start, whether it
+        has converged, and the matrix that was shared, if any.
         """
         if not unfolded.seen:
-            return self._rest(unfolded, start, given)
+            return *self._rest(unfolded, start, given), None
         before = jax.vmap(unfolded.energy)(start, given)
         size = sum(z[0].size for name in unfolded.seen for z in jax.tree.leaves(given[name])[:1])
 
@@ -166,19 +191,22 @@ class Equilibrium(AbstractInference):
 
         kinks = find_kinks(unfolded, *jax.tree.map(lambda x: x[0], (start, given)))
         # Beyond a kink may be another equilibrium: who gets there must not depend on a matrix.
-        own = kinks == "rectifiers" and self.max_steps > 0
-        if min(self.chords, self.dense) > 0 and unfolded.definite() and not own:
-            found = self._chords(unfolded, start, given, size <= self.dense)
+        own = kinks == "rectifiers" and self._steps > 0
+        matrix = None
+        if self.chords != 0 and self.dense > 0 and unfolded.definite() and not own:
+            share = ft.partial(self._share, unfolded, start, given)
+            matrix = share() if self.matrix is None else check_matrix(self.matrix, share)
+            found = self._iterate(unfolded, start, given, matrix)
         else:
             found = jax.vmap(lambda v, given: learn_from(unfolded, v, given, None))(start, given)
         okay, done = assess(found)
-        if self.max_steps > 0:
+        if self._steps > 0:
             # Where kinks cannot be held, what is close will not come much closer.
             over = done | (okay & (found.gap <= _CLOSE)) if kinks == "others" else done
             alone = ft.partial(self._alone, unfolded, size <= self.dense, kinks)
             found = _few_at_a_time(alone, (start, given), found, over)
             okay, done = assess(found)
-        return found, okay, done
+        return found, okay, done, matrix
 
     def _rest(self, unfolded: Unfolded, start: dict, given: dict) -> tuple[Found, Array, Array]:
         """Where nothing is both predicted and given there are no errors, and no state that has a
@@ -190,18 +218,32 @@ class Equilibrium(AbstractInference):
         found, okay = found._replace(gap=jnp.zeros_like(found.gap)), found.steady
         return found, okay, okay
 
-    def _chords(self, unfolded: Unfolded, start: dict, given: dict, dense: bool) -> Found:
-        """Iterations from a feedforward pass, with matrices that are made there."""
-        share = ft.partial(self._share, unfolded, start, given)
-        matrix = share() if self.matrix is None else check_matrix(self.matrix, share)
-        count = self.chords + (_MORE if self.max_steps > 0 else 0)
+    def _iterate(self, unfolded: Unfolded, start: dict, given: dict, matrix: PyTree) -> Found:
+        """Iterations from a feedforward pass, with matrices that were made there."""
+        known = jax.vmap(unfolded.foresee)(given)
+        problem = (given, known, matrix)
+        axes = (0, 0, 0, 0 if self.shared is None else None)
 
-        def one(v, given, matrix):
-            chords = Chords(unfolded, given, matrix, self.rtol)
-            return chords(v, self.chords) if dense else mix(chords, v, count)
+        def each(fn: Callable[[Chords, Any], Any]) -> Callable[[Any], Any]:
+            one = lambda x, given, known, matrix: fn(
+                Chords(unfolded.knowing(known), given, matrix, self.rtol, self._steps > 0), x
+            )
+            return lambda x: jax.vmap(one, in_axes=axes)(x, *problem)
 
-        axes = (0, 0, 0 if self.shared is None else None)
-        return jax.vmap(one, in_axes=axes)(_without_errors(unfolded, start), given, matrix)
+        ways = each(begin)(_without_errors(unfolded, start))
+        return each(finish)(self._go_on(ways, each(go_on), len(unfolded.network)))
+
+    def _go_on(self, ways: Way, step: Callable[[Way], Way], depth: int) -> Way:
+        most = _CHORDS if self.chords is None else self.chords
+        if self._steps > 0:
+            return until_all(ways, step, self.rtol, most)
+        units = sum(z.size for z in jax.tree.leaves(ways.now.v))
+        if self.chords is None and (not accelerated() or units > _LARGE):
+            return until_together(ways, step, self.rtol, most)
+        count = _FEW if self.chords is None else self.chords
+        if depth > _DEEP:
+            return jax.lax.fori_loop(1, count, lambda _, ways: step(ways), ways)
+        return ft.reduce(lambda ways, _: step(ways), range(1, count), ways)
 
     def _share(self, unfolded: Unfolded, start: dict, given: dict) -> PyTree:
         """The matrix of each example, or of the first few, or a sketch of the first one's."""
@@ -227,7 +269,7 @@ class Equilibrium(AbstractInference):
 
     def _alone(self, unfolded: Unfolded, dense: bool, kinks, start, given, found, done) -> Found:
         """One example by itself, from its start, if it is not done."""
-        named: Any = dict(rtol=self.rtol, max_steps=self.max_steps, dense=dense)
+        named: Any = dict(rtol=self.rtol, max_steps=self._steps, dense=dense)
         relaxed = relax(unfolded, start, given, done, **named)
         over, steps = done | (relaxed.gap <= self.rtol), found.steps + relaxed.steps
         new = learn_from(unfolded, relaxed.v, given, None)._replace(gap=relaxed.gap, steps=steps)
