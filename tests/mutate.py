@@ -7,7 +7,8 @@ metrics, as many of each part as its share. Each is one change of an operator, a
 number or a function; of messages, annotations and defaults none is made.
 
 Before the first mutant the tests run once as they are, to learn which of them reach which line,
-and how long each takes (kept in `.mutate.json`: delete it after large changes). A mutant then
+and how long each takes (kept in `.mutate.json`: tests that are new there run alone; delete it
+after large changes). A mutant then
 meets the tests that reach its line, the quickest first, in a process that is forked from one in
 which JAX has been imported. If these pass, it meets all tests of the files that they are from, as
 far as that takes minutes. It is caught if a test fails, or takes far longer than it did. Survivors
@@ -17,6 +18,7 @@ are listed with their line; those that are equivalent are in `EQUIVALENT`, with 
 
 import argparse
 import ast
+import builtins
 import json
 import os
 import random
@@ -45,7 +47,7 @@ PARTS: dict[str, list[str]] = {
 TESTS = [
     "solve", "layer", "theory", "learn", "regime", "energy", "network", "graph", "masks",
     "learning_rules", "methods", "flow", "equilibrium", "kinks", "agreement", "implicit", "mcpc",
-    "step", "errors", "core_says_no", "properties",
+    "step", "errors", "core_says_no", "properties", "pieces",
 ]  # fmt: skip
 # `file: the line: what is changed -> into what`, and why nothing can notice.
 EQUIVALENT: dict[str, str] = {
@@ -254,33 +256,50 @@ def run_tests(folder: str, tests: list[str], *plugins: Any) -> bool:
 
 
 class Reached:
-    """A plugin of pytest: the lines of the core that each test reaches, and its seconds. What the
-    import of a file reaches counts for its first test.
-    """
+    """A plugin of pytest: the lines of the core that each test reaches, and its seconds."""
 
-    def __init__(self, files: list[str]):
-        self.names = {f"{ROOT}/{file}": file for file in files}
-        self.lines: dict[str, set[tuple[str, int]]] = defaultdict(set)
+    def __init__(self):
+        self.lines: dict[str, set[str]] = defaultdict(set)
         self.seconds: dict[str, float] = defaultdict(float)
-        self._now: set[tuple[str, int]] = set()
+        builtins._reached = self  # pyright: ignore[reportAttributeAccessIssue]
+        self._now: set[str] = set()
 
-    def _trace(self, frame: Any, event: str, arg: Any) -> Any:
-        name = self.names.get(frame.f_code.co_filename)
-        if name is None:
-            return None
-
-        def line(frame: Any, event: str, arg: Any) -> Any:
-            self._now.add((name, frame.f_lineno))
-            return line
-
-        return line(frame, event, arg)
+    def add(self, place: str) -> None:
+        self._now.add(place)
 
     def pytest_runtest_protocol(self, item: Any) -> None:
         self._now = self.lines[item.nodeid]
-        sys.settrace(self._trace)
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         self.seconds[report.nodeid] += report.duration
+
+
+class Marker(ast.NodeTransformer):
+    """Each statement of a function first says that it is reached. To trace every line would take
+    several times as long: JAX has many more of them.
+    """
+
+    def __init__(self, path: str):
+        self.path = path
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        self.generic_visit(node)
+        if isinstance(node, ast.FunctionDef):
+            node.body = self._marked(node.body)
+        for name in ("body", "orelse", "finalbody"):
+            if isinstance(node, ast.If | ast.For | ast.While | ast.With | ast.Try):
+                setattr(node, name, self._marked(getattr(node, name, [])))
+        return node
+
+    def _marked(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        marked = []
+        for part in body:
+            docstring = isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)
+            head = part.body[0].lineno - 1 if hasattr(part, "body") else part.end_lineno
+            place = f"{self.path}:{part.lineno}:{max(head, part.lineno)}"
+            mark = ast.parse(f"_reached.add({place!r})").body
+            marked += [part] if docstring else [*mark, part]
+        return marked
 
 
 def make_map(files: list[str]) -> dict[str, Any]:
@@ -288,11 +307,11 @@ def make_map(files: list[str]) -> dict[str, Any]:
     rather than its number, so that a map outlives small changes.
     """
     made = json.loads(_MAP.read_text()) if _MAP.exists() else {"seconds": {}, "reach": {}}
-    known = {test.partition("::")[0] for test in made["seconds"]}
     for name in TESTS:
-        if f"tests/test_{name}.py" not in known:
+        new = sorted(_tests_in(name) - _known(made, name))
+        if new:
             begin = time.monotonic()
-            answer = fork(lambda name=name: _map_file(name, files)) or ""
+            answer = fork(lambda name=name, new=new: _map_tests(name, new, files)) or ""
             if not answer.startswith("{"):
                 raise SystemExit(answer)
             found = json.loads(answer)
@@ -304,16 +323,42 @@ def make_map(files: list[str]) -> dict[str, Any]:
     return made
 
 
-def _map_file(name: str, files: list[str]) -> str:
-    reached = Reached(files)
-    if not run_tests(str(ROOT), [f"tests/test_{name}.py"], reached):
-        raise RuntimeError(f"A test of {name} fails as it is.")
-    sys.settrace(None)
-    texts, reach = {file: _lines(file) for file in files}, defaultdict(list)
-    for test, found in reached.lines.items():
-        for line in {f"{file}: {texts[file][number - 1]}" for file, number in found}:
-            reach[line].append(test)
-    return json.dumps({"seconds": reached.seconds, "reach": reach})
+def _tests_in(name: str) -> set[str]:
+    parts = ast.parse((ROOT / f"tests/test_{name}.py").read_text()).body
+    named = {part.name for part in parts if isinstance(part, ast.FunctionDef)}
+    return {name for name in named if name.startswith("test_")}
+
+
+def _known(made: dict[str, Any], name: str) -> set[str]:
+    """The tests of a file of which there are seconds."""
+    tests = [t for t in made["seconds"] if t.startswith(f"tests/test_{name}.py::")]
+    return {test.partition("::")[2].partition("[")[0] for test in tests}
+
+
+def _map_tests(name: str, tests: list[str], files: list[str]) -> str:
+    reached, file = Reached(), f"tests/test_{name}.py"
+    only = [f"{file}::{test}" for test in tests] if len(tests) < len(_tests_in(name)) else [file]
+    with tempfile.TemporaryDirectory() as folder:
+        copy_to(folder)
+        for path in files:
+            tree = Marker(path).visit(ast.parse((ROOT / path).read_text()))
+            Path(folder, path).write_text(ast.unparse(ast.fix_missing_locations(tree)))
+        if not run_tests(folder, only, reached):
+            raise RuntimeError(f"A test of {name} fails as it is.")
+    texts, reach = {path: _lines(path) for path in files}, defaultdict(set)
+    for test, places in reached.lines.items():
+        for path, first, last in (place.split(":") for place in places):
+            for number in range(int(first), int(last) + 1):
+                reach[f"{path}: {texts[path][number - 1]}"].add(test)
+    found = {line: sorted(tests) for line, tests in reach.items()}
+    return json.dumps({"seconds": reached.seconds, "reach": found})
+
+
+def copy_to(folder: str) -> None:
+    for name in ("jpc", "tests"):
+        shutil.copytree(ROOT / name, f"{folder}/{name}")
+    for name in ("docs", "examples", "benchmarks", "pyproject.toml", "README.md"):
+        os.symlink(ROOT / name, f"{folder}/{name}")
 
 
 def _lines(file: str) -> list[str]:
@@ -372,10 +417,7 @@ def judge(mutant: Mutant, made: dict[str, Any]) -> str:
 
 def _meet(mutant: Mutant, plan: Plan) -> str:
     with tempfile.TemporaryDirectory() as folder:
-        for name in ("jpc", "tests"):
-            shutil.copytree(ROOT / name, f"{folder}/{name}")
-        for name in ("docs", "examples", "benchmarks", "pyproject.toml", "README.md"):
-            os.symlink(ROOT / name, f"{folder}/{name}")
+        copy_to(folder)
         (Path(folder) / mutant.path).write_text(mutant.source())
 
         def work() -> str:
