@@ -8,17 +8,19 @@ number or a function; of messages, annotations and defaults none is made.
 
 Before the first mutant the tests run once as they are, to learn which of them reach which line,
 and how long each takes (kept in `.mutate.json`: tests that are new there run alone; delete it
-after large changes). A mutant then
-meets the tests that reach its line, the quickest first, in a process that is forked from one in
-which JAX has been imported. If these pass, it meets all tests of the files that they are from, as
-far as that takes minutes. It is caught if a test fails, or takes far longer than it did. Survivors
-are listed with their line; those that are equivalent are in `EQUIVALENT`, with the reason.
+after large changes). A mutant is a function whose code is exchanged, in a process that is forked
+from one in which the library has been imported. It meets the tests that reach its line, the
+quickest first; if these pass, others of the files that they are from, as far as that takes a
+minute. It is caught if a test fails, or takes far longer than it did. Survivors are listed with
+their line; those that are equivalent are in `EQUIVALENT`, with the reason.
 `--show` lists the mutants and runs nothing.
 """
 
 import argparse
 import ast
 import builtins
+import functools as ft
+import gc
 import json
 import os
 import random
@@ -28,6 +30,7 @@ import sys
 import tempfile
 import time
 import traceback
+import types
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -79,6 +82,12 @@ _FUNCTIONS = {
 }  # fmt: skip
 
 
+@ft.cache
+def read(path: str) -> str:
+    """As it is when a run begins."""
+    return (ROOT / path).read_text()
+
+
 class Mutant(NamedTuple):
     path: str
     line: int
@@ -87,15 +96,15 @@ class Mutant(NamedTuple):
     new: str
 
     def source(self) -> str:
-        text = (ROOT / self.path).read_text()
+        text = read(self.path)
         return text[: self.begin] + self.new + text[self.end :]
 
     def undone(self) -> "Mutant":
-        text = (ROOT / self.path).read_text()
+        text = read(self.path)
         return self._replace(new=text[self.begin : self.end])
 
     def lines(self) -> set[int]:
-        changed = (ROOT / self.path).read_text()[self.begin : self.end]
+        changed = read(self.path)[self.begin : self.end]
         return {*range(self.line, self.line + 1 + changed.count("\n"))}
 
     def key(self) -> str:
@@ -103,7 +112,7 @@ class Mutant(NamedTuple):
         return f"{self.path}: {_lines(self.path)[self.line - 1]}:{self.shown().split(':', 2)[2]}"
 
     def shown(self) -> str:
-        text = (ROOT / self.path).read_text()
+        text = read(self.path)
         old = " ".join(text[self.begin : self.end].split())
         return f"{self.path}:{self.line}: {old} -> {self.new}"
 
@@ -172,7 +181,7 @@ def _files(part: str) -> list[str]:
 
 
 def _mutants_of(path: str) -> list[Mutant]:
-    finder = Finder(path, text := (ROOT / path).read_text())
+    finder = Finder(path, text := read(path))
     for part in ast.parse(text).body:
         if not isinstance(part, ast.Assign):  # Settings, that are not wrong but worse.
             finder.visit(part)
@@ -227,13 +236,31 @@ def _answer(work: Any, answer: Path, log: Path) -> None:
         os._exit(0)
 
 
-def import_libraries() -> None:
-    """What takes long and is the same for all mutants."""
+def import_library(folder: str) -> None:
+    """What takes long and is the same for all mutants: also the library, from a copy."""
+    copy_to(folder)
     os.environ.update(_ENV)
     import beartype  # noqa: F401, PLC0415
     import diffrax  # noqa: F401, PLC0415
     import optimistix  # noqa: F401, PLC0415
     import pytest  # noqa: F401, PLC0415
+
+    sys.path[:0] = [folder, f"{folder}/tests"]
+    import conftest  # noqa: F401, PLC0415 # pyright: ignore[reportMissingImports]
+
+
+def forget_library() -> None:
+    """To import it again, from somewhere else."""
+    for name in [*sys.modules]:
+        if name.partition(".")[0] in ("jpc", "conftest"):
+            del sys.modules[name]
+
+
+def copy_to(folder: str) -> None:
+    for name in ("jpc", "tests"):
+        shutil.copytree(ROOT / name, f"{folder}/{name}")
+    for name in ("docs", "examples", "benchmarks", "pyproject.toml", "README.md"):
+        os.symlink(ROOT / name, f"{folder}/{name}")
 
 
 def run_tests(folder: str, tests: list[str], *plugins: Any) -> bool:
@@ -341,8 +368,9 @@ def _map_tests(name: str, tests: list[str], files: list[str]) -> str:
     with tempfile.TemporaryDirectory() as folder:
         copy_to(folder)
         for path in files:
-            tree = Marker(path).visit(ast.parse((ROOT / path).read_text()))
+            tree = Marker(path).visit(ast.parse(read(path)))
             Path(folder, path).write_text(ast.unparse(ast.fix_missing_locations(tree)))
+        forget_library()
         if not run_tests(folder, only, reached):
             raise RuntimeError(f"A test of {name} fails as it is.")
     texts, reach = {path: _lines(path) for path in files}, defaultdict(set)
@@ -354,15 +382,8 @@ def _map_tests(name: str, tests: list[str], files: list[str]) -> str:
     return json.dumps({"seconds": reached.seconds, "reach": found})
 
 
-def copy_to(folder: str) -> None:
-    for name in ("jpc", "tests"):
-        shutil.copytree(ROOT / name, f"{folder}/{name}")
-    for name in ("docs", "examples", "benchmarks", "pyproject.toml", "README.md"):
-        os.symlink(ROOT / name, f"{folder}/{name}")
-
-
 def _lines(file: str) -> list[str]:
-    return [line.strip() for line in (ROOT / file).read_text().splitlines()]
+    return [line.strip() for line in read(file).splitlines()]
 
 
 class Plan(NamedTuple):
@@ -373,7 +394,9 @@ class Plan(NamedTuple):
 
 
 def plan_for(mutant: Mutant, made: dict[str, Any]) -> tuple[Plan, Plan]:
-    """The tests that reach it, by file, the quickest first; and all tests of these files."""
+    """The tests that reach it, by file, the quickest first; and the others of these files: a
+    program that was compiled for one test is run by the next, which then does not reach its lines.
+    """
     seconds = lambda names: sum(made["seconds"].get(t, 1.0) for t in names)
     texts = [_lines(mutant.path)[number - 1] for number in mutant.lines()]
     lines = [f"{mutant.path}: {text}" for text in texts]
@@ -383,14 +406,15 @@ def plan_for(mutant: Mutant, made: dict[str, Any]) -> tuple[Plan, Plan]:
     by_file = defaultdict(list)
     for test in sorted(reach, key=lambda t: seconds([t])):
         by_file[test.partition("::")[0]].append(test)
-    quick = [
-        _as_many(group, lambda test: seconds([test]), _ENOUGH / 4) for group in by_file.values()
-    ]
-    whole = {file: [t for t in made["seconds"] if t.startswith(f"{file}::")] for file in by_file}
+    quick = [_as_many(group, lambda t: seconds([t]), _ENOUGH / 4) for group in by_file.values()]
     runs = _as_many(quick, seconds, _ENOUGH)
-    files = _as_many(by_file, lambda file: seconds(whole[file]), _ENOUGH)
-    took = sum(map(seconds, runs)), sum(seconds(whole[file]) for file in files)
-    return Plan(runs, took[0]), Plan([[file] for file in files], took[1])
+    met = {test for run in runs for test in run}
+    others = [
+        [t for t in made["seconds"] if t.startswith(f"{file}::") and t not in met]
+        for file in by_file
+    ]
+    more = _as_many([group for group in others if group], seconds, _ENOUGH / 2)
+    return Plan(runs, sum(map(seconds, runs))), Plan(more, sum(map(seconds, more)))
 
 
 def _as_many(things: Iterable[Any], seconds: Callable[[Any], float], most: float) -> list[Any]:
@@ -407,27 +431,52 @@ def _as_many(things: Iterable[Any], seconds: Callable[[Any], float], most: float
 # --- mutants ---
 
 
-def judge(mutant: Mutant, made: dict[str, Any]) -> str:
+def judge(mutant: Mutant, made: dict[str, Any], folder: str) -> str:
     """What caught it, or `""`."""
-    reaching, whole = plan_for(mutant, made)
+    reaching, others = plan_for(mutant, made)
     if not reaching.runs:
         return ""
-    return _meet(mutant, reaching) or _meet(mutant, whole)
+    return meet(mutant, reaching, folder) or meet(mutant, others, folder)
 
 
-def _meet(mutant: Mutant, plan: Plan) -> str:
-    with tempfile.TemporaryDirectory() as folder:
-        copy_to(folder)
-        (Path(folder) / mutant.path).write_text(mutant.source())
+def meet(mutant: Mutant, plan: Plan, folder: str) -> str:
+    """The first test of a plan that fails, of the library in a folder."""
+    place = Path(folder, mutant.path)
 
-        def work() -> str:
-            for run in plan.runs:
-                if not run_tests(folder, run):
-                    return f"a test of {run[0].partition('::')[0]}"
-            return ""
+    def work() -> str:
+        if not patch(mutant, str(place)):
+            forget_library()
+        for run in plan.runs:
+            if not run_tests(folder, run):
+                return f"a test of {run[0].partition('::')[0]}"
+        return ""
 
-        answer = fork(work, _SLOW * plan.seconds + _EXTRA)
+    place.write_text(mutant.source())  # For processes that tests start.
+    answer = fork(work, _SLOW * plan.seconds + _EXTRA)
+    place.write_text(read(mutant.path))
     return "time" if answer is None else answer
+
+
+def patch(mutant: Mutant, place: str) -> bool:
+    """Changes the functions that were imported, if the change is in any of them."""
+    codes = [_codes(compile(text, place, "exec")) for text in (read(mutant.path), mutant.source())]
+    changed = {_name(old): new for old, new in zip(*codes, strict=True) if old != new}
+    functions = [f for f in gc.get_objects() if isinstance(f, types.FunctionType)]
+    patched = False
+    for function in functions:
+        code = function.__code__
+        if code.co_filename == place and (new := changed.get(_name(code))):
+            function.__code__, patched = new, True
+    return patched
+
+
+def _codes(code: types.CodeType) -> list[types.CodeType]:
+    inner = [part for part in code.co_consts if isinstance(part, types.CodeType)]
+    return [code, *(found for part in inner for found in _codes(part))]
+
+
+def _name(code: types.CodeType) -> tuple:
+    return code.co_qualname, code.co_firstlineno, code.co_freevars
 
 
 def main() -> None:
@@ -446,21 +495,27 @@ def main() -> None:
     if args.show:
         print("\n".join(mutant.shown() for mutant in chosen))
         return
-    import_libraries()
+    with tempfile.TemporaryDirectory() as folder:
+        import_library(folder)
+        caught, total = run(chosen, folder, args.minutes)
+    print(f"{caught} of {total} caught ({caught / max(total, 1):.1%})")
+
+
+def run(chosen: list[Mutant], folder: str, minutes: float) -> tuple[int, int]:
+    """How many are caught, of how many."""
     made = make_map([file for part in PARTS for file in _files(part)])
     caught, lived, begin = 0, 0, time.monotonic()
     for i, mutant in enumerate(chosen):
-        if i % _CONTROL == 0 and (by := _meet(mutant.undone(), plan_for(mutant, made)[0])):
+        if i % _CONTROL == 0 and (by := meet(mutant.undone(), plan_for(mutant, made)[0], folder)):
             raise SystemExit(f"The tests fail without a change: {by}")
         start = time.monotonic()
-        if start - begin > 60 * args.minutes:
+        if start - begin > 60 * minutes:
             break
-        by, known = judge(mutant, made), mutant.key() in EQUIVALENT
+        by, known = judge(mutant, made, folder), mutant.key() in EQUIVALENT
         caught, lived = caught + bool(by), lived + (not by and not known)
         word = f"caught by {by}" if by else "equivalent" if known else "SURVIVED"
         print(f"{time.monotonic() - start:4.0f} s  {mutant.shown()}  {word}", flush=True)
-    total = caught + lived
-    print(f"{caught} of {total} caught ({caught / max(total, 1):.1%})")
+    return caught, caught + lived
 
 
 if __name__ == "__main__":
