@@ -104,6 +104,12 @@ class GraphEnergy(AbstractNetworkEnergy):
         parents = dict(self.parents)
         if missing := sorted(parents.keys() - params.keys()):
             raise ValueError(f"params has no callable that predicts {missing[0]!r}.")
+        more = [name for name, part in params.items() if name not in parents and callable(part)]
+        if more:
+            raise ValueError(
+                f"params has {more[0]!r}, which the graph does not predict: name its parents, or "
+                f"leave it out. The graph predicts {', '.join(parents)}."
+            )
         for name in parents:
             check_callable(f"params[{name!r}]", params[name], "eqx.nn.Linear(...)")
 
