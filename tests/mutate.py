@@ -236,24 +236,20 @@ def _answer(work: Any, answer: Path, log: Path) -> None:
         os._exit(0)
 
 
-def import_library(folder: str) -> None:
-    """What takes long and is the same for all mutants: also the library, from a copy."""
-    copy_to(folder)
+def import_others() -> None:
+    """What takes long and is the same for all mutants."""
     os.environ.update(_ENV)
     import beartype  # noqa: F401, PLC0415
     import diffrax  # noqa: F401, PLC0415
     import optimistix  # noqa: F401, PLC0415
     import pytest  # noqa: F401, PLC0415
 
+
+def import_library(folder: str) -> None:
+    """From a copy, with what `tests/conftest.py` does to it."""
+    copy_to(folder)
     sys.path[:0] = [folder, f"{folder}/tests"]
     import conftest  # noqa: F401, PLC0415 # pyright: ignore[reportMissingImports]
-
-
-def forget_library() -> None:
-    """To import it again, from somewhere else."""
-    for name in [*sys.modules]:
-        if name.partition(".")[0] in ("jpc", "conftest"):
-            del sys.modules[name]
 
 
 def copy_to(folder: str) -> None:
@@ -370,7 +366,6 @@ def _map_tests(name: str, tests: list[str], files: list[str]) -> str:
         for path in files:
             tree = Marker(path).visit(ast.parse(read(path)))
             Path(folder, path).write_text(ast.unparse(ast.fix_missing_locations(tree)))
-        forget_library()
         if not run_tests(folder, only, reached):
             raise RuntimeError(f"A test of {name} fails as it is.")
     texts, reach = {path: _lines(path) for path in files}, defaultdict(set)
@@ -444,8 +439,7 @@ def meet(mutant: Mutant, plan: Plan, folder: str) -> str:
     place = Path(folder, mutant.path)
 
     def work() -> str:
-        if not patch(mutant, str(place)):
-            forget_library()
+        patch(mutant, str(place))
         for run in plan.runs:
             if not run_tests(folder, run):
                 return f"a test of {run[0].partition('::')[0]}"
@@ -457,17 +451,14 @@ def meet(mutant: Mutant, plan: Plan, folder: str) -> str:
     return "time" if answer is None else answer
 
 
-def patch(mutant: Mutant, place: str) -> bool:
-    """Changes the functions that were imported, if the change is in any of them."""
+def patch(mutant: Mutant, place: str) -> None:
+    """Changes the functions that were imported."""
     codes = [_codes(compile(text, place, "exec")) for text in (read(mutant.path), mutant.source())]
     changed = {_name(old): new for old, new in zip(*codes, strict=True) if old != new}
-    functions = [f for f in gc.get_objects() if isinstance(f, types.FunctionType)]
-    patched = False
-    for function in functions:
+    for function in [f for f in gc.get_objects() if isinstance(f, types.FunctionType)]:
         code = function.__code__
-        if code.co_filename == place and (new := changed.get(_name(code))):
-            function.__code__, patched = new, True
-    return patched
+        if code.co_filename == place and _name(code) in changed:
+            function.__code__ = changed[_name(code)]
 
 
 def _codes(code: types.CodeType) -> list[types.CodeType]:
@@ -495,15 +486,18 @@ def main() -> None:
     if args.show:
         print("\n".join(mutant.shown() for mutant in chosen))
         return
+    import_others()
+    made = make_map([file for part in PARTS for file in _files(part)])
     with tempfile.TemporaryDirectory() as folder:
         import_library(folder)
-        caught, total = run(chosen, folder, args.minutes)
+        caught, total = run(chosen, made, folder, args.minutes)
     print(f"{caught} of {total} caught ({caught / max(total, 1):.1%})")
 
 
-def run(chosen: list[Mutant], folder: str, minutes: float) -> tuple[int, int]:
+def run(
+    chosen: list[Mutant], made: dict[str, Any], folder: str, minutes: float
+) -> tuple[int, int]:
     """How many are caught, of how many."""
-    made = make_map([file for part in PARTS for file in _files(part)])
     caught, lived, begin = 0, 0, time.monotonic()
     for i, mutant in enumerate(chosen):
         if i % _CONTROL == 0 and (by := meet(mutant.undone(), plan_for(mutant, made)[0], folder)):
