@@ -58,7 +58,11 @@ EQUIVALENT: dict[str, str] = {
     "100 * float(jnp.finfo(yhat.dtype).eps) * at_least(trace) -> "
     "(100 * float(jnp.finfo(yhat.dtype).eps) / at_least(trace))": (
         "A floor below which there is only rounding: any small one will do."
-    )
+    ),
+    "jpc/_inference/equilibrium.py: kinks = find_kinks(unfolded, *jax.tree.map(lambda x: x[0], "
+    "(start, given))): 0 -> (1)": "Only the shapes of an example are looked at.",
+    "jpc/_inference/minimise.py: total = lambda z: jnp.sum(examples(energy, params, z, clamps)): "
+    "jnp.sum -> jnp.mean": "A mean has the minimum of a sum.",
 }
 _MAP = ROOT / ".mutate.json"
 _SLOW, _EXTRA = 4.0, 60.0  # A mutant has so many times the usual seconds, and so many more.
@@ -399,10 +403,9 @@ def plan_for(mutant: Mutant, made: dict[str, Any]) -> tuple[Plan, Plan]:
         lines = [line for line in made["reach"] if line.startswith(mutant.path)]
     reach = {t for line in lines for t in made["reach"].get(line, ())}
     by_file = defaultdict(list)
-    for test in sorted(reach, key=lambda t: seconds([t])):
+    for test in _as_many(reach, lambda t: seconds([t]), _ENOUGH):
         by_file[test.partition("::")[0]].append(test)
-    quick = [_as_many(group, lambda t: seconds([t]), _ENOUGH / 4) for group in by_file.values()]
-    runs = _as_many(quick, seconds, _ENOUGH)
+    runs = sorted(by_file.values(), key=seconds)
     met = {test for run in runs for test in run}
     others = [
         [t for t in made["seconds"] if t.startswith(f"{file}::") and t not in met]

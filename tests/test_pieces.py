@@ -35,6 +35,7 @@ from jpc._inference.relax import (
 )
 from jpc._inference.sketch import Sketch, _anderson, _Step
 from jpc._inference.stages import _descent, futile, rms
+from jpc._regime import relaxed_share
 
 NOTHING, INF, NAN = jnp.asarray(False), jnp.inf, jnp.nan
 
@@ -206,6 +207,22 @@ def test_a_flat_state_has_a_weight_of_one():
     problem = _Problem.of(unfolded, v, given, True)
     assert_close(problem.P, [0.0, 0.0, 2.0, 2.0, 2.0])
     assert_close(problem.W, [1.0, 1.0, 0.5, 0.5, 0.5])
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_coordinates_unfold_to_the_states(flat):
+    unfolded, v, given, weights = chain(flat=flat)
+    z, predicted = unfolded.unfold(v, given)
+    assert_close(z[1] - v[1], weights[0] @ z[0])
+    assert_close(predicted[2], weights[1] @ z[1])
+    back = unfolded.coordinates({name: z[name] for name in v}, given)
+    assert all(np.allclose(back[name], v[name]) for name in v)
+
+
+def test_shares_of_what_can_be_relaxed():
+    share = lambda *energies: relaxed_share(*numbers(*energies))
+    assert_close(share(9.0, 5.0, 1.0), 0.5)
+    assert_close(share(9.0, 9.0, 9.0), 0.0)
 
 
 # --- a step of a descent ---
