@@ -402,17 +402,22 @@ def plan_for(mutant: Mutant, made: dict[str, Any]) -> tuple[Plan, Plan]:
     if not any(line in made["reach"] for line in lines):  # A new line: any test of the file.
         lines = [line for line in made["reach"] if line.startswith(mutant.path)]
     reach = {t for line in lines for t in made["reach"].get(line, ())}
-    by_file = defaultdict(list)
-    for test in _as_many(reach, lambda t: seconds([t]), _ENOUGH):
-        by_file[test.partition("::")[0]].append(test)
-    runs = sorted(by_file.values(), key=seconds)
+    first, many = (_as_many(reach, lambda t: seconds([t]), most) for most in (1.5, _ENOUGH))
+    runs = [*_by_file(first).values(), *_by_file(t for t in many if t not in first).values()]
     met = {test for run in runs for test in run}
     others = [
         [t for t in made["seconds"] if t.startswith(f"{file}::") and t not in met]
-        for file in by_file
+        for file in _by_file(many)
     ]
     more = _as_many([group for group in others if group], seconds, _ENOUGH / 2)
     return Plan(runs, sum(map(seconds, runs))), Plan(more, sum(map(seconds, more)))
+
+
+def _by_file(tests: Iterable[str]) -> dict[str, list[str]]:
+    grouped = defaultdict(list)
+    for test in tests:
+        grouped[test.partition("::")[0]].append(test)
+    return grouped
 
 
 def _as_many(things: Iterable[Any], seconds: Callable[[Any], float], most: float) -> list[Any]:
