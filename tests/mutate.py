@@ -67,7 +67,7 @@ EQUIVALENT: dict[str, str] = {
 _MAP = ROOT / ".mutate.json"
 _SLOW, _EXTRA = 4.0, 60.0  # A mutant has so many times the usual seconds, and so many more.
 _CONTROL = 50  # After so many mutants the tests must pass on what is not changed.
-_ENOUGH = 30.0  # Seconds of tests that a mutant meets, and half as many of others.
+_ENOUGH = 20.0  # Seconds of tests that a mutant meets, and half as many of others.
 _ENV = {  # Most programs of a mutant are those that other mutants have compiled.
     "JAX_COMPILATION_CACHE_DIR": f"{tempfile.gettempdir()}/jpc-mutants",
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
@@ -405,11 +405,9 @@ def plan_for(mutant: Mutant, made: dict[str, Any]) -> tuple[Plan, Plan]:
     first, many = (_as_many(reach, lambda t: seconds([t]), most) for most in (1.5, _ENOUGH))
     runs = [*_by_file(first).values(), *_by_file(t for t in many if t not in first).values()]
     met = {test for run in runs for test in run}
-    others = [
-        [t for t in made["seconds"] if t.startswith(f"{file}::") and t not in met]
-        for file in _by_file(many)
-    ]
-    more = _as_many([group for group in others if group], seconds, _ENOUGH / 2)
+    files = {*_by_file(many)}
+    others = [t for t in made["seconds"] if t.partition("::")[0] in files and t not in met]
+    more = [*_by_file(_as_many(others, lambda t: seconds([t]), _ENOUGH / 2)).values()]
     return Plan(runs, sum(map(seconds, runs))), Plan(more, sum(map(seconds, more)))
 
 
