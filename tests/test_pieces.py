@@ -707,3 +707,14 @@ def test_the_shortest_rest():
     length = np.linalg.lstsq(change[:, None], rest, rcond=None)[0][0]
     assert_close(_shortest(jnp.asarray(rest), jnp.asarray(change)), length)
     assert _shortest(jnp.ones(2), jnp.zeros(2)) == 0
+
+
+def test_where_nothing_is_compared_there_are_no_errors():
+    """The equilibrium of a chain with a free output is its feedforward pass, from anywhere."""
+    model, x = jpc.make_mlp(jr.key(0), 2, 3, 2, 2, "tanh"), jnp.asarray(draw(12, 4, 2))
+    expected = jpc.feedforward_batch(model, x)
+    start = [None, *(z + 1 for z in expected)]
+    inferred = jpc.Equilibrium()(jpc.PCEnergy(), model, start, [x, None, None])
+    for got, z in zip(inferred.nodes[1:], expected, strict=True):
+        assert_close(got, z)
+    assert not inferred.stats["error"].any()
