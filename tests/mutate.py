@@ -61,6 +61,8 @@ EQUIVALENT: dict[str, str] = {
     ),
     "jpc/_inference/equilibrium.py: kinks = find_kinks(unfolded, *jax.tree.map(lambda x: x[0], "
     "(start, given))): 0 -> (1)": "Only the shapes of an example are looked at.",
+    "jpc/_inference/relax.py: okay = curvature > 1e-10 * jnp.linalg.norm(s) * "
+    "jnp.linalg.norm(y): 1e-10 -> (2e-10)": "How flat is too flat: a setting, near rounding.",
     "jpc/_inference/minimise.py: total = lambda z: jnp.sum(examples(energy, params, z, clamps)): "
     "jnp.sum -> jnp.mean": "A mean has the minimum of a sum.",
 }
