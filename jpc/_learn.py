@@ -5,8 +5,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
+from jax.core import Tracer
 from jaxtyping import PyTree
 
+from ._checks import REMEDY, all_finite
 from ._given import show
 from ._types import Clamps, Given, Nodes
 
@@ -39,12 +41,17 @@ def learn(
     - `nodes`, `clamps`: the states, at equilibrium or wherever inference ended.
     - `optim`: an Optax optimiser.
     - `opt_state`: its state, `optim.init(eqx.filter(params, eqx.is_inexact_array))` at first.
+
+    Parameters that are no longer finite are an error, except in a program that is compiled: there
+    `energy`, `params` and all others are not known yet.
     """
     if isinstance(energy, type) or not callable(energy):
         raise TypeError(f"energy must be something like jpc.PCEnergy(), got {show(energy)}.")
     check_state("params", optim, opt_state, params)
     check_learns("params", params)
-    return take_step(energy, params, nodes, clamps, optim, opt_state)
+    learned = take_step(energy, params, nodes, clamps, optim, opt_state)
+    _check_finite(learned)
+    return learned
 
 
 def take_step(energy, params, nodes, clamps, optim, opt_state) -> Learned:
@@ -53,6 +60,20 @@ def take_step(energy, params, nodes, clamps, optim, opt_state) -> Learned:
     arrays = eqx.filter(params, eqx.is_inexact_array)
     updates, opt_state = update(optim, grads, opt_state, arrays)
     return Learned(eqx.apply_updates(params, updates), opt_state, grads)
+
+
+def _check_finite(learned: Learned) -> None:
+    """Of what is known: a program that is traced has checks of its own, or none."""
+    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(learned)):
+        return
+    if all_finite(learned.params):
+        return
+    if all_finite(learned.grads):
+        raise RuntimeError(
+            "optim made of gradients that are finite an update that is not (NaN or infinity): "
+            "check its learning rate."
+        )
+    raise RuntimeError(f"The gradient of params is not finite (NaN or infinity). {REMEDY}")
 
 
 def update(optim: Any, grads: PyTree, opt_state: PyTree, params: PyTree) -> tuple[PyTree, PyTree]:

@@ -23,8 +23,8 @@ from ._checks import checked_jit, raise_if_not_finite
 from ._clamp import Masked, clamp, states
 from ._energy import AbstractEnergy, AbstractNetworkEnergy, Node, PCEnergy, squared_error
 from ._energy.network import Network
-from ._given import check_count, check_key, check_model, check_type
-from ._inference import AbstractInference, Inferred
+from ._given import check_count, check_key, check_model, check_type, show
+from ._inference import ZIL, AbstractInference, Backprop, FixedPrediction, Inferred, Nudged
 from ._layer import feedforward_batch, parameterise
 from ._learn import check_state, learn
 from ._numbers import floats_to_arrays
@@ -68,7 +68,7 @@ def filter_sequence(
 
     The estimates of the states $z_1 \dots z_T$, `[time, batch, ...]`.
     """
-    energy, inference = _check_methods(energy, inference, key)
+    energy, inference = _check_methods(energy, inference, key, states=True)
     seen = _observed("observations", observations)
     return _filter(energy, inference, params, data("start", start), seen, key)[1].nodes[1]
 
@@ -93,7 +93,7 @@ def smooth_sequence(
     The estimates of the states $z_1 \\dots z_T$, `[time, batch, ...]`.
     """
     check_type("energy", energy, PCEnergy, "jpc.PCEnergy()")
-    energy, inference = _check_methods(energy, inference, key)
+    energy, inference = _check_methods(energy, inference, key, states=True)
     seen = _observed("observations", observations)
     return _smooth(energy, inference, params, data("start", start), seen, key)
 
@@ -308,10 +308,19 @@ def _lesson(energy: AbstractEnergy, inferred: Inferred) -> tuple[AbstractEnergy,
     return jax.tree.map(lambda x: x[0] if eqx.is_array(x) else x, lesson), nodes
 
 
-def _check_methods(energy: Any, inference: Any, key: Any) -> tuple[Any, Any]:
+def _check_methods(
+    energy: Any, inference: Any, key: Any, *, states: bool = False
+) -> tuple[Any, Any]:
+    """`states`: whether it is these that are asked for, rather than what there is to learn."""
     check_key(key)
     check_type("energy", energy, AbstractEnergy, "jpc.PCEnergy()")
     check_type("inference", inference, AbstractInference, "jpc.Equilibrium()")
+    limit = isinstance(inference, Nudged) and inference.beta is None
+    if states and (limit or isinstance(inference, Backprop | FixedPrediction | ZIL)):
+        raise ValueError(
+            f"inference={show(inference)} leaves the states where they are predicted, whatever "
+            "was observed: take one that infers them, such as jpc.Equilibrium()."
+        )
     return floats_to_arrays((energy, inference))
 
 

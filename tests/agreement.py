@@ -4,6 +4,7 @@ r"""Do machines and versions agree? The same numbers here and elsewhere, in one 
     python tests/agreement.py --environments DIR   # ... and with Python 3.11 to 3.13 and JAX's
                                                    # oldest and newest version, installed in DIR
     python tests/agreement.py --write h200.json    # the numbers of one machine, on that machine
+    python tests/agreement.py --write h200.json --processes 12 --seconds 55   # ... in a hurry
     python tests/agreement.py h200.json            # the table, with a column for these numbers
     python tests/agreement.py --compare A B C      # the table of files, relative to the first
 
@@ -13,6 +14,9 @@ An entry of the table is a relative difference, $\lVert a - b \rVert / \lVert b 
 to float64 on one CPU. A tolerance is what rounding may do: to one evaluation (1e-6, eight times
 what float32 can tell apart), to gradients through several layers or steps (5e-6), to a method that
 stops by a tolerance of its own (that one, 1e-4), to 20 steps of training (1e-4).
+
+Compiling is what takes long. Several processes share the quantities out; after `--seconds` what
+there is by then is written: an entry that is missing is said to be.
 
 Matrix products are precise, unless `--matmul default` leaves them to the machine: a GPU may then
 round what it multiplies (TF32 has 10 bits).
@@ -27,6 +31,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -241,10 +246,50 @@ def _training() -> Any:
 # --- one environment ---
 
 
-def write(path: Path, matmul: str) -> None:
-    with jax.default_matmul_precision(matmul):
-        numbers = {name: _flat(fn()) for name, (_, fn) in QUANTITIES.items()}
-    path.write_text(json.dumps({"environment": describe(matmul), "numbers": numbers}))
+def write(path: Path, matmul: str, names: list[str]) -> None:
+    """Again after each quantity, so that what there is can be read at any time."""
+    numbers = {}
+    for name in names:
+        begin = time.monotonic()
+        with jax.default_matmul_precision(matmul):
+            numbers[name] = _flat(QUANTITIES[name][1]())
+        _save(path, {"environment": describe(matmul), "numbers": numbers})
+        print(f"{time.monotonic() - begin:4.0f} s  {name}", file=sys.stderr, flush=True)
+
+
+def write_together(path: Path, matmul: str, processes: int, seconds: float) -> None:
+    """The same by several processes, that share one device, and for so long."""
+    names, end = list(QUANTITIES), time.monotonic() + seconds
+    shares = [share for i in range(processes) if (share := names[i::processes])]
+    env = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder, f"{i}.json") for i in range(len(shares))]
+        command = [sys.executable, __file__, "--matmul", matmul]
+        commands = [
+            [*command, "--write", p, "--part", *s] for p, s in zip(paths, shares, strict=True)
+        ]
+        started = [subprocess.Popen(command, env=env) for command in commands]
+        for process in started:
+            _end_by(process, end)
+        files = [json.loads(p.read_text()) for p in paths if p.exists()]
+    numbers = {name: found for file in files for name, found in file["numbers"].items()}
+    _save(path, {"environment": files[0]["environment"] if files else "", "numbers": numbers})
+    missing = [name for name in names if name not in numbers]
+    print(f"{path}: {len(numbers)} of {len(names)}", *missing, sep="\n  missing: ")
+
+
+def _end_by(process: subprocess.Popen, end: float) -> None:
+    try:
+        process.wait(max(end - time.monotonic(), 0.0))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _save(path: Path, found: dict[str, Any]) -> None:
+    """At once: no one reads half of it."""
+    path.with_suffix(".part").write_text(json.dumps(found))
+    path.with_suffix(".part").replace(path)
 
 
 def _flat(tree: Any) -> list[float]:
@@ -309,15 +354,23 @@ def compare(paths: list[Path]) -> tuple[str, bool]:
     agreed = True
     for name, (tolerance, _) in QUANTITIES.items():
         gaps = [_gap(file["numbers"].get(name), best["numbers"][name]) for file in others]
-        agreed &= all(gap <= tolerance for gap in gaps)
-        shown = [f"{gap:.0e}" if gap <= tolerance else f"**{gap:.0e}**" for gap in gaps]
+        agreed &= all(gap is not None and gap <= tolerance for gap in gaps)
+        shown = [_shown(gap, tolerance) for gap in gaps]
         lines.append(f"| {name} | {tolerance:.0e} | {' | '.join(shown)} |")
     named = [f"{i}. {file['environment']}" for i, file in enumerate(others, start=1)]
     return "\n".join([*lines, "", *named]), agreed
 
 
-def _gap(a: list[float] | None, b: list[float]) -> float:
-    if a is None or len(a) != len(b):
+def _shown(gap: float | None, tolerance: float) -> str:
+    if gap is None:
+        return "**missing**"
+    return f"{gap:.0e}" if gap <= tolerance else f"**{gap:.0e}**"
+
+
+def _gap(a: list[float] | None, b: list[float]) -> float | None:
+    if a is None:
+        return None
+    if len(a) != len(b):
         return float("inf")
     gap = np.linalg.norm(np.subtract(a, b)) / np.linalg.norm(b)
     return float(gap) if np.isfinite(gap) else float("inf")
@@ -328,12 +381,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("files", nargs="*", type=Path, help="numbers written elsewhere")
     parser.add_argument("--write", type=Path, help="only compute, and write the numbers here")
+    parser.add_argument("--part", nargs="+", choices=[*QUANTITIES], default=[*QUANTITIES])
+    parser.add_argument("--processes", type=int, default=1, help="share --write out over so many")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="for so long")
     parser.add_argument("--compare", action="store_true", help="compare files, compute nothing")
     parser.add_argument("--matmul", default="highest", choices=["highest", "default"])
     parser.add_argument("--environments", type=Path, help="where to install other versions")
     args = parser.parse_args()
+    if args.write and args.processes > 1:
+        write_together(args.write, args.matmul, args.processes, args.seconds)
+        return
     if args.write:
-        write(args.write, args.matmul)
+        write(args.write, args.matmul, args.part)
         return
     if args.compare:
         table, agreed = compare(args.files)

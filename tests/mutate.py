@@ -7,16 +7,20 @@ metrics, as many of each part as its share. Each is one change of an operator, a
 number or a function; of messages, annotations and defaults none is made.
 
 Before the first mutant the tests run once as they are, to learn which of them reach which line,
-and how long each takes (kept in `.mutate.json`: delete it after large changes). A mutant then
-meets the tests that reach its line, the quickest first, in a process that is forked from one in
-which JAX has been imported. If these pass, it meets all tests of the files that they are from, as
-far as that takes minutes. It is caught if a test fails, or takes far longer than it did. Survivors
-are listed with their line; those that are equivalent are in `EQUIVALENT`, with the reason.
+and how long each takes (kept in `.mutate.json`: tests that are new there run alone; delete it
+after large changes). A mutant is a function whose code is exchanged, in a process that is forked
+from one in which the library has been imported. It meets the tests that reach its line, the
+quickest first; if these pass, others of the files that they are from, as far as that takes a
+minute. It is caught if a test fails, or takes far longer than it did. Survivors are listed with
+their line; those that are equivalent are in `EQUIVALENT`, with the reason.
 `--show` lists the mutants and runs nothing.
 """
 
 import argparse
 import ast
+import builtins
+import functools as ft
+import gc
 import json
 import os
 import random
@@ -26,6 +30,7 @@ import sys
 import tempfile
 import time
 import traceback
+import types
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -44,8 +49,8 @@ PARTS: dict[str, list[str]] = {
 # The tests that are to notice.
 TESTS = [
     "solve", "layer", "theory", "learn", "regime", "energy", "network", "graph", "masks",
-    "learning_rules", "methods", "flow", "equilibrium", "kinks", "agreement", "implicit", "mcpc",
-    "step", "errors", "core_says_no", "properties",
+    "learning_rules", "methods", "flow", "equilibrium", "kinks", "implicit", "mcpc",
+    "core_says_no", "pieces",
 ]  # fmt: skip
 # `file: the line: what is changed -> into what`, and why nothing can notice.
 EQUIVALENT: dict[str, str] = {
@@ -53,12 +58,18 @@ EQUIVALENT: dict[str, str] = {
     "100 * float(jnp.finfo(yhat.dtype).eps) * at_least(trace) -> "
     "(100 * float(jnp.finfo(yhat.dtype).eps) / at_least(trace))": (
         "A floor below which there is only rounding: any small one will do."
-    )
+    ),
+    "jpc/_inference/equilibrium.py: kinks = find_kinks(unfolded, *jax.tree.map(lambda x: x[0], "
+    "(start, given))): 0 -> (1)": "Only the shapes of an example are looked at.",
+    "jpc/_inference/relax.py: okay = curvature > 1e-10 * jnp.linalg.norm(s) * "
+    "jnp.linalg.norm(y): 1e-10 -> (2e-10)": "How flat is too flat: a setting, near rounding.",
+    "jpc/_inference/minimise.py: total = lambda z: jnp.sum(examples(energy, params, z, clamps)): "
+    "jnp.sum -> jnp.mean": "A mean has the minimum of a sum.",
 }
 _MAP = ROOT / ".mutate.json"
 _SLOW, _EXTRA = 4.0, 60.0  # A mutant has so many times the usual seconds, and so many more.
-_CONTROL = 20  # After so many mutants the tests must pass on what is not changed.
-_ENOUGH = 60.0  # Seconds of tests that a mutant meets, twice.
+_CONTROL = 50  # After so many mutants the tests must pass on what is not changed.
+_ENOUGH = 20.0  # Seconds of tests that a mutant meets, and half as many of others.
 _ENV = {  # Most programs of a mutant are those that other mutants have compiled.
     "JAX_COMPILATION_CACHE_DIR": f"{tempfile.gettempdir()}/jpc-mutants",
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
@@ -77,6 +88,12 @@ _FUNCTIONS = {
 }  # fmt: skip
 
 
+@ft.cache
+def read(path: str) -> str:
+    """As it is when a run begins."""
+    return (ROOT / path).read_text()
+
+
 class Mutant(NamedTuple):
     path: str
     line: int
@@ -85,15 +102,15 @@ class Mutant(NamedTuple):
     new: str
 
     def source(self) -> str:
-        text = (ROOT / self.path).read_text()
+        text = read(self.path)
         return text[: self.begin] + self.new + text[self.end :]
 
     def undone(self) -> "Mutant":
-        text = (ROOT / self.path).read_text()
+        text = read(self.path)
         return self._replace(new=text[self.begin : self.end])
 
     def lines(self) -> set[int]:
-        changed = (ROOT / self.path).read_text()[self.begin : self.end]
+        changed = read(self.path)[self.begin : self.end]
         return {*range(self.line, self.line + 1 + changed.count("\n"))}
 
     def key(self) -> str:
@@ -101,7 +118,7 @@ class Mutant(NamedTuple):
         return f"{self.path}: {_lines(self.path)[self.line - 1]}:{self.shown().split(':', 2)[2]}"
 
     def shown(self) -> str:
-        text = (ROOT / self.path).read_text()
+        text = read(self.path)
         old = " ".join(text[self.begin : self.end].split())
         return f"{self.path}:{self.line}: {old} -> {self.new}"
 
@@ -170,7 +187,7 @@ def _files(part: str) -> list[str]:
 
 
 def _mutants_of(path: str) -> list[Mutant]:
-    finder = Finder(path, text := (ROOT / path).read_text())
+    finder = Finder(path, text := read(path))
     for part in ast.parse(text).body:
         if not isinstance(part, ast.Assign):  # Settings, that are not wrong but worse.
             finder.visit(part)
@@ -225,13 +242,27 @@ def _answer(work: Any, answer: Path, log: Path) -> None:
         os._exit(0)
 
 
-def import_libraries() -> None:
+def import_others() -> None:
     """What takes long and is the same for all mutants."""
     os.environ.update(_ENV)
     import beartype  # noqa: F401, PLC0415
     import diffrax  # noqa: F401, PLC0415
     import optimistix  # noqa: F401, PLC0415
     import pytest  # noqa: F401, PLC0415
+
+
+def import_library(folder: str) -> None:
+    """From a copy, with what `tests/conftest.py` does to it."""
+    copy_to(folder)
+    sys.path[:0] = [folder, f"{folder}/tests"]
+    import conftest  # noqa: F401, PLC0415 # pyright: ignore[reportMissingImports]
+
+
+def copy_to(folder: str) -> None:
+    for name in ("jpc", "tests"):
+        shutil.copytree(ROOT / name, f"{folder}/{name}")
+    for name in ("docs", "examples", "benchmarks", "pyproject.toml", "README.md"):
+        os.symlink(ROOT / name, f"{folder}/{name}")
 
 
 def run_tests(folder: str, tests: list[str], *plugins: Any) -> bool:
@@ -254,33 +285,50 @@ def run_tests(folder: str, tests: list[str], *plugins: Any) -> bool:
 
 
 class Reached:
-    """A plugin of pytest: the lines of the core that each test reaches, and its seconds. What the
-    import of a file reaches counts for its first test.
-    """
+    """A plugin of pytest: the lines of the core that each test reaches, and its seconds."""
 
-    def __init__(self, files: list[str]):
-        self.names = {f"{ROOT}/{file}": file for file in files}
-        self.lines: dict[str, set[tuple[str, int]]] = defaultdict(set)
+    def __init__(self):
+        self.lines: dict[str, set[str]] = defaultdict(set)
         self.seconds: dict[str, float] = defaultdict(float)
-        self._now: set[tuple[str, int]] = set()
+        builtins._reached = self  # pyright: ignore[reportAttributeAccessIssue]
+        self._now: set[str] = set()
 
-    def _trace(self, frame: Any, event: str, arg: Any) -> Any:
-        name = self.names.get(frame.f_code.co_filename)
-        if name is None:
-            return None
-
-        def line(frame: Any, event: str, arg: Any) -> Any:
-            self._now.add((name, frame.f_lineno))
-            return line
-
-        return line(frame, event, arg)
+    def add(self, place: str) -> None:
+        self._now.add(place)
 
     def pytest_runtest_protocol(self, item: Any) -> None:
         self._now = self.lines[item.nodeid]
-        sys.settrace(self._trace)
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         self.seconds[report.nodeid] += report.duration
+
+
+class Marker(ast.NodeTransformer):
+    """Each statement of a function first says that it is reached. To trace every line would take
+    several times as long: JAX has many more of them.
+    """
+
+    def __init__(self, path: str):
+        self.path = path
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        self.generic_visit(node)
+        if isinstance(node, ast.FunctionDef):
+            node.body = self._marked(node.body)
+        for name in ("body", "orelse", "finalbody"):
+            if isinstance(node, ast.If | ast.For | ast.While | ast.With | ast.Try):
+                setattr(node, name, self._marked(getattr(node, name, [])))
+        return node
+
+    def _marked(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        marked = []
+        for part in body:
+            docstring = isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)
+            head = part.body[0].lineno - 1 if hasattr(part, "body") else part.end_lineno
+            place = f"{self.path}:{part.lineno}:{max(head, part.lineno)}"
+            mark = ast.parse(f"_reached.add({place!r})").body
+            marked += [part] if docstring else [*mark, part]
+        return marked
 
 
 def make_map(files: list[str]) -> dict[str, Any]:
@@ -288,11 +336,11 @@ def make_map(files: list[str]) -> dict[str, Any]:
     rather than its number, so that a map outlives small changes.
     """
     made = json.loads(_MAP.read_text()) if _MAP.exists() else {"seconds": {}, "reach": {}}
-    known = {test.partition("::")[0] for test in made["seconds"]}
     for name in TESTS:
-        if f"tests/test_{name}.py" not in known:
+        new = sorted(_tests_in(name) - _known(made, name))
+        if new:
             begin = time.monotonic()
-            answer = fork(lambda name=name: _map_file(name, files)) or ""
+            answer = fork(lambda name=name, new=new: _map_tests(name, new, files)) or ""
             if not answer.startswith("{"):
                 raise SystemExit(answer)
             found = json.loads(answer)
@@ -304,20 +352,39 @@ def make_map(files: list[str]) -> dict[str, Any]:
     return made
 
 
-def _map_file(name: str, files: list[str]) -> str:
-    reached = Reached(files)
-    if not run_tests(str(ROOT), [f"tests/test_{name}.py"], reached):
-        raise RuntimeError(f"A test of {name} fails as it is.")
-    sys.settrace(None)
-    texts, reach = {file: _lines(file) for file in files}, defaultdict(list)
-    for test, found in reached.lines.items():
-        for line in {f"{file}: {texts[file][number - 1]}" for file, number in found}:
-            reach[line].append(test)
-    return json.dumps({"seconds": reached.seconds, "reach": reach})
+def _tests_in(name: str) -> set[str]:
+    parts = ast.parse((ROOT / f"tests/test_{name}.py").read_text()).body
+    named = {part.name for part in parts if isinstance(part, ast.FunctionDef)}
+    return {name for name in named if name.startswith("test_")}
+
+
+def _known(made: dict[str, Any], name: str) -> set[str]:
+    """The tests of a file of which there are seconds."""
+    tests = [t for t in made["seconds"] if t.startswith(f"tests/test_{name}.py::")]
+    return {test.partition("::")[2].partition("[")[0] for test in tests}
+
+
+def _map_tests(name: str, tests: list[str], files: list[str]) -> str:
+    reached, file = Reached(), f"tests/test_{name}.py"
+    only = [f"{file}::{test}" for test in tests] if len(tests) < len(_tests_in(name)) else [file]
+    with tempfile.TemporaryDirectory() as folder:
+        copy_to(folder)
+        for path in files:
+            tree = Marker(path).visit(ast.parse(read(path)))
+            Path(folder, path).write_text(ast.unparse(ast.fix_missing_locations(tree)))
+        if not run_tests(folder, only, reached):
+            raise RuntimeError(f"A test of {name} fails as it is.")
+    texts, reach = {path: _lines(path) for path in files}, defaultdict(set)
+    for test, places in reached.lines.items():
+        for path, first, last in (place.split(":") for place in places):
+            for number in range(int(first), int(last) + 1):
+                reach[f"{path}: {texts[path][number - 1]}"].add(test)
+    found = {line: sorted(tests) for line, tests in reach.items()}
+    return json.dumps({"seconds": reached.seconds, "reach": found})
 
 
 def _lines(file: str) -> list[str]:
-    return [line.strip() for line in (ROOT / file).read_text().splitlines()]
+    return [line.strip() for line in read(file).splitlines()]
 
 
 class Plan(NamedTuple):
@@ -328,24 +395,29 @@ class Plan(NamedTuple):
 
 
 def plan_for(mutant: Mutant, made: dict[str, Any]) -> tuple[Plan, Plan]:
-    """The tests that reach it, by file, the quickest first; and all tests of these files."""
+    """The tests that reach it, by file, the quickest first; and the others of these files: a
+    program that was compiled for one test is run by the next, which then does not reach its lines.
+    """
     seconds = lambda names: sum(made["seconds"].get(t, 1.0) for t in names)
     texts = [_lines(mutant.path)[number - 1] for number in mutant.lines()]
     lines = [f"{mutant.path}: {text}" for text in texts]
     if not any(line in made["reach"] for line in lines):  # A new line: any test of the file.
         lines = [line for line in made["reach"] if line.startswith(mutant.path)]
     reach = {t for line in lines for t in made["reach"].get(line, ())}
-    by_file = defaultdict(list)
-    for test in sorted(reach, key=lambda t: seconds([t])):
-        by_file[test.partition("::")[0]].append(test)
-    quick = [
-        _as_many(group, lambda test: seconds([test]), _ENOUGH / 4) for group in by_file.values()
-    ]
-    whole = {file: [t for t in made["seconds"] if t.startswith(f"{file}::")] for file in by_file}
-    runs = _as_many(quick, seconds, _ENOUGH)
-    files = _as_many(by_file, lambda file: seconds(whole[file]), _ENOUGH)
-    took = sum(map(seconds, runs)), sum(seconds(whole[file]) for file in files)
-    return Plan(runs, took[0]), Plan([[file] for file in files], took[1])
+    first, many = (_as_many(reach, lambda t: seconds([t]), most) for most in (1.5, _ENOUGH))
+    runs = [*_by_file(first).values(), *_by_file(t for t in many if t not in first).values()]
+    met = {test for run in runs for test in run}
+    files = {*_by_file(many)}
+    others = [t for t in made["seconds"] if t.partition("::")[0] in files and t not in met]
+    more = [*_by_file(_as_many(others, lambda t: seconds([t]), _ENOUGH / 2)).values()]
+    return Plan(runs, sum(map(seconds, runs))), Plan(more, sum(map(seconds, more)))
+
+
+def _by_file(tests: Iterable[str]) -> dict[str, list[str]]:
+    grouped = defaultdict(list)
+    for test in tests:
+        grouped[test.partition("::")[0]].append(test)
+    return grouped
 
 
 def _as_many(things: Iterable[Any], seconds: Callable[[Any], float], most: float) -> list[Any]:
@@ -362,30 +434,48 @@ def _as_many(things: Iterable[Any], seconds: Callable[[Any], float], most: float
 # --- mutants ---
 
 
-def judge(mutant: Mutant, made: dict[str, Any]) -> str:
+def judge(mutant: Mutant, made: dict[str, Any], folder: str) -> str:
     """What caught it, or `""`."""
-    reaching, whole = plan_for(mutant, made)
+    reaching, others = plan_for(mutant, made)
     if not reaching.runs:
         return ""
-    return _meet(mutant, reaching) or _meet(mutant, whole)
+    return meet(mutant, reaching, folder) or meet(mutant, others, folder)
 
 
-def _meet(mutant: Mutant, plan: Plan) -> str:
-    with tempfile.TemporaryDirectory() as folder:
-        for name in ("jpc", "tests"):
-            shutil.copytree(ROOT / name, f"{folder}/{name}")
-        for name in ("docs", "examples", "benchmarks", "pyproject.toml", "README.md"):
-            os.symlink(ROOT / name, f"{folder}/{name}")
-        (Path(folder) / mutant.path).write_text(mutant.source())
+def meet(mutant: Mutant, plan: Plan, folder: str) -> str:
+    """The first test of a plan that fails, of the library in a folder."""
+    place = Path(folder, mutant.path)
 
-        def work() -> str:
-            for run in plan.runs:
-                if not run_tests(folder, run):
-                    return f"a test of {run[0].partition('::')[0]}"
-            return ""
+    def work() -> str:
+        patch(mutant, str(place))
+        for run in plan.runs:
+            if not run_tests(folder, run):
+                return f"a test of {run[0].partition('::')[0]}"
+        return ""
 
-        answer = fork(work, _SLOW * plan.seconds + _EXTRA)
+    place.write_text(mutant.source())  # For processes that tests start.
+    answer = fork(work, _SLOW * plan.seconds + _EXTRA)
+    place.write_text(read(mutant.path))
     return "time" if answer is None else answer
+
+
+def patch(mutant: Mutant, place: str) -> None:
+    """Changes the functions that were imported."""
+    codes = [_codes(compile(text, place, "exec")) for text in (read(mutant.path), mutant.source())]
+    changed = {_name(old): new for old, new in zip(*codes, strict=True) if old != new}
+    for function in [f for f in gc.get_objects() if isinstance(f, types.FunctionType)]:
+        code = function.__code__
+        if code.co_filename == place and _name(code) in changed:
+            function.__code__ = changed[_name(code)]
+
+
+def _codes(code: types.CodeType) -> list[types.CodeType]:
+    inner = [part for part in code.co_consts if isinstance(part, types.CodeType)]
+    return [code, *(found for part in inner for found in _codes(part))]
+
+
+def _name(code: types.CodeType) -> tuple:
+    return code.co_qualname, code.co_firstlineno, code.co_freevars
 
 
 def main() -> None:
@@ -404,21 +494,31 @@ def main() -> None:
     if args.show:
         print("\n".join(mutant.shown() for mutant in chosen))
         return
-    import_libraries()
+    import_others()
     made = make_map([file for part in PARTS for file in _files(part)])
+    with tempfile.TemporaryDirectory() as folder:
+        import_library(folder)
+        caught, total = run(chosen, made, folder, args.minutes)
+    print(f"{caught} of {total} caught ({caught / max(total, 1):.1%})")
+
+
+def run(
+    chosen: list[Mutant], made: dict[str, Any], folder: str, minutes: float
+) -> tuple[int, int]:
+    """How many are caught, of how many."""
     caught, lived, begin = 0, 0, time.monotonic()
     for i, mutant in enumerate(chosen):
-        if i % _CONTROL == 0 and (by := _meet(mutant.undone(), plan_for(mutant, made)[0])):
+        if i % _CONTROL == 0 and (by := meet(mutant.undone(), plan_for(mutant, made)[0], folder)):
             raise SystemExit(f"The tests fail without a change: {by}")
         start = time.monotonic()
-        if start - begin > 60 * args.minutes:
+        if start - begin > 60 * minutes:
             break
-        by, known = judge(mutant, made), mutant.key() in EQUIVALENT
+        known = mutant.key() in EQUIVALENT
+        by = "" if known else judge(mutant, made, folder)
         caught, lived = caught + bool(by), lived + (not by and not known)
         word = f"caught by {by}" if by else "equivalent" if known else "SURVIVED"
         print(f"{time.monotonic() - start:4.0f} s  {mutant.shown()}  {word}", flush=True)
-    total = caught + lived
-    print(f"{caught} of {total} caught ({caught / max(total, 1):.1%})")
+    return caught, caught + lived
 
 
 if __name__ == "__main__":

@@ -1047,6 +1047,37 @@ THIRD = [
      "is a file"),
 ]  # fmt: skip
 
+STEPS = dfx.StepTo(ts=jnp.linspace(0.0, 1.0, 11))
+MORE = FNS | {"w": FNS["h"]}
+ALL = dict(nodes=[None] * 4, clamps=[X, *Z])
+
+# What a fourth look found.
+FOURTH = [
+    ("steps and a step", lambda: jpc.GradientFlow(t1=1.0, dt0=0.1, controller=STEPS), VALUE,
+     "controller .*leave dt0 out"),
+    ("steps that end before", lambda: jpc.GradientFlow(t1=2.0, controller=STEPS), VALUE,
+     "controller=.* from 0 to t1, which is 2, got 0 to 1"),
+    ("a callable too many", lambda: GRAPH(MORE, *POSED), VALUE, "params has 'w'"),
+    *(
+        (f"nothing free, {name}", lambda name=name: infer(METHODS[name], **ALL), VALUE,
+         "nothing to infer")
+        for name in ("flow", "flow of a batch", "minimise", "langevin", "monte carlo")
+    ),
+    ("a rate that is none", lambda: learn(optim=optax.sgd(NAN)), RUNTIME,
+     "optim .* check its learning rate"),
+    ("learning from NaN", lambda: learn(nodes=other(NODES, 1, NAN * Z[0])), RUNTIME,
+     "gradient of params is not finite"),
+    ("an energy divided", lambda: PC / 2.0, TYPE, r"0.5 \* energy, got energy / 2.0"),
+    ("amortised too short", lambda: jpc.AmortisedEnergy()(MODEL[:1], [X], [None]), VALUE,
+     "one more of nodes"),
+    ("a state too many", lambda: GRAPH(FNS, {"h": jnp.ones((BATCH, 4)), "q": X}, POSED[1]), VALUE,
+     "'q' among the nodes"),
+    ("a filter that does not infer", lambda: filtered(inference=jpc.Backprop()), VALUE,
+     "inference=.*leaves the states"),
+    ("a smoother that does not infer", lambda: smoothed(inference=jpc.Nudged()), VALUE,
+     "inference=.*leaves the states"),
+]  # fmt: skip
+
 TABLE = {
     "methods": EVERY_METHOD,
     "states": STATES,
@@ -1060,6 +1091,7 @@ TABLE = {
     "pieces": PIECES,
     "later": LATER,
     "third": THIRD,
+    "fourth": FOURTH,
 }
 CASES = [
     pytest.param(*case, id=f"{group}: {' '.join(name.split())[:60]}")
@@ -1145,3 +1177,17 @@ def test_a_gap_of_nothing_is_none():
 
 def test_accuracy_of_what_is_traced_and_not_finite_is_none():
     assert jnp.isnan(jax.jit(jpc.compute_accuracy)(Y, Y.at[0, 0].set(NAN)))
+
+
+@pytest.mark.parametrize("solver", [dfx.Euler(), dfx.Heun()])
+def test_steps_can_be_given_one_by_one(solver):
+    """Ten of equal length are a constant step."""
+    same = jpc.GradientFlow(solver, 1.0, 0.1, dfx.ConstantStepSize())
+    found, expected = infer(jpc.GradientFlow(solver, 1.0, controller=STEPS)), infer(same)
+    np.testing.assert_allclose(found.nodes[1], expected.nodes[1], rtol=1e-6)
+    assert jnp.all(found.stats["steps"] == 10)
+
+
+def test_params_may_hold_what_is_no_callable():
+    """For another energy, say: a sum of them has the same parameters."""
+    assert GRAPH(FNS | {"size": X}, *POSED) == GRAPH(FNS, *POSED)

@@ -221,8 +221,9 @@ def test_what_unpacks_to_too_much(kind, tmp_path, monkeypatch):
 # --- what changes while it is read ---
 
 
+@pytest.mark.parametrize("vanishes", [False, True])
 @pytest.mark.parametrize("ending", ["csv", "npz", "npy", "images"])
-def test_data_that_changes_while_it_is_read(ending, tmp_path, monkeypatch):
+def test_data_that_changes_while_it_is_read(ending, vanishes, tmp_path, monkeypatch):
     path = tmp_path / f"x.{ending}"
     rows = np.ones((8, 3))
     if ending == "csv":
@@ -236,7 +237,8 @@ def test_data_that_changes_while_it_is_read(ending, tmp_path, monkeypatch):
     else:
         np.save(path, rows)
 
-    change = lambda: os.utime(path, ns=(1, threading.get_ident()))
+    touch = lambda: os.utime(path, ns=(1, threading.get_ident()))
+    change = (lambda: path.unlink(missing_ok=True)) if vanishes else touch
     for place in ("csv.reader", "numpy.load", "PIL.Image.open"):
         module, _, name = place.rpartition(".")
         original = getattr(__import__(module, fromlist=[name]), name)

@@ -24,6 +24,7 @@ from .network import (
     Network as Network,
     Node as Node,
     Parts as Parts,
+    check_known as check_known,
     predictions as predictions,
     take_apart as take_apart,
 )

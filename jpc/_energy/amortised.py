@@ -16,5 +16,10 @@ class AmortisedEnergy(AbstractEnergy):
     """
 
     def terms(self, params: Layers, nodes: Nodes, clamps: Clamps) -> list[Scalar]:
+        if not len(params) == len(nodes) - 1 == len(clamps) - 1:
+            raise ValueError(
+                f"AmortisedEnergy needs one more of nodes and of clamps than of layers, got "
+                f"{len(nodes)}, {len(clamps)} and {len(params)}."
+            )
         chain = zip(params, nodes[:-1], clamps[1:], strict=True)
         return [squared_error(target, layer(guess)) for layer, guess, target in chain]

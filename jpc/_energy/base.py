@@ -81,6 +81,12 @@ class AbstractEnergy(eqx.Module):
 
     __rmul__ = __mul__
 
+    def __truediv__(self, number: Any) -> "AbstractEnergy":
+        raise TypeError(
+            "Numbers multiply an energy, and nothing divides it: write 0.5 * energy, got energy "
+            f"/ {show(number)}."
+        )
+
     def __radd__(self, other: Any) -> "AbstractEnergy":
         raise _no_energy(other)
 

@@ -3,9 +3,10 @@ from typing import Any
 
 import equinox as eqx
 import numpy as np
+from jaxtyping import PyTree
 
 from .._given import check_callable, check_type
-from .._types import Given, Loss
+from .._types import Clamps, Given, Loss, Nodes, Terms
 from .loss import squared_error
 from .network import AbstractNetworkEnergy, Network, Node, check_loss, sort
 from .pc import check_precision
@@ -98,6 +99,17 @@ class GraphEnergy(AbstractNetworkEnergy):
         inputs = dict.fromkeys(p for _, given in self.parents for p in given)
         every = {name: () for name in inputs if name not in predicted} | predicted
         return sort(every) or list(every)
+
+    def layerwise(self, params: PyTree, nodes: Nodes, clamps: Clamps) -> Terms:
+        # Of all there is: a sum of graphs has the parameters of each.
+        known, named = dict(self.parents), params if isinstance(params, Mapping) else {}
+        more = [name for name, part in named.items() if name not in known and callable(part)]
+        if more:
+            raise ValueError(
+                f"params has {more[0]!r}, which the graph does not predict: name its parents, or "
+                f"leave it out. The graph predicts {', '.join(known)}."
+            )
+        return super().layerwise(params, nodes, clamps)
 
     def network(self, params: Given[dict[str, Callable]]) -> Network:
         check_type("params", params, Mapping, "{'y': eqx.nn.Linear(...)}, by name")

@@ -193,6 +193,10 @@ class AbstractNetworkEnergy(AbstractEnergy):
         of `nodes` and `clamps`: words for dictionaries, whole numbers for lists.
         """
 
+    def layerwise(self, params: PyTree, nodes: Nodes, clamps: Clamps) -> Terms:
+        check_known(self.network(params), nodes, clamps)
+        return super().layerwise(params, nodes, clamps)
+
     def terms(self, params: PyTree, nodes: Nodes, clamps: Clamps) -> Terms:
         terms = costs(self.network(params), nodes, clamps)
         return terms if isinstance(nodes, dict) else list(terms.values())
@@ -329,6 +333,18 @@ def check_states(network: Network, nodes: Any, clamps: Any) -> None:
         for parent in network[name].parents:
             if entry(nodes, parent) is None and entry(clamps, parent) is None:
                 raise ValueError(f"{name!r} is predicted by {parent!r}, which is not a node.")
+
+
+def check_known(network: Network, nodes: Any, clamps: Any) -> None:
+    """That there are no states beyond those of a network."""
+    check_lists(nodes, clamps)
+    named = [*{**nodes, **clamps}] if isinstance(nodes, dict) else [*range(len(nodes))]
+    unknown = [name for name in named if name not in network]
+    if unknown and network.keys() <= {*named}:
+        raise ValueError(
+            f"There is {spell(unknown[0])} among the nodes and clamps, but the network has only "
+            f"{', '.join(map(spell, network))}."
+        )
 
 
 def check_order(network: Network) -> None:

@@ -11,8 +11,8 @@ from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from .._checks import checked_jit, raise_if, raise_if_failed, raise_if_not_finite
-from .._clamp import check_problem, spell
-from .._energy import AbstractEnergy, take_apart
+from .._clamp import check_problem
+from .._energy import AbstractEnergy, check_known, take_apart
 from .._given import (
     check_callable,
     check_count,
@@ -222,13 +222,7 @@ def _check_known(energy: AbstractEnergy, params: PyTree, nodes: Any, clamps: Any
         network = take_apart(energy).network(params)
     except TypeError:  # One that does not say, or of which no method could ask for it.
         return
-    named = [*{**nodes, **clamps}] if isinstance(nodes, dict) else [*range(len(nodes))]
-    unknown = [name for name in named if name not in network]
-    if unknown and network.keys() <= {*named}:
-        raise ValueError(
-            f"There is {spell(unknown[0])} among the nodes and clamps, but the network has only "
-            f"{', '.join(map(spell, network))}."
-        )
+    check_known(network, nodes, clamps)
 
 
 def until(t1: Any, ts: Array, nodes: Nodes) -> Nodes:
@@ -241,6 +235,12 @@ def as_precise(state: PyTree, times: Any) -> Any:
     """Times in the precision of a state: Diffrax would take the state to theirs."""
     precision = jnp.result_type(jnp.float32, *jax.tree.leaves(state))
     return None if times is None else jnp.asarray(times, precision)
+
+
+def check_free(nodes: Nodes) -> None:
+    """That there is something to infer."""
+    if not jax.tree.leaves(nodes):
+        raise ValueError("There is nothing to infer: every state is given.")
 
 
 def check_positive(name: str, value: Any, *, none: bool = False) -> None:

@@ -6,7 +6,9 @@ import diffrax as dfx
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optimistix as optx
+from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
@@ -17,6 +19,7 @@ from .base import (
     AbstractInference,
     Trajectory,
     as_precise,
+    check_free,
     check_positive,
     finish,
     method,
@@ -98,7 +101,10 @@ class GradientFlow(AbstractInference):
                 f"{type(self.controller).__name__} needs a step size: give dt, or use "
                 "diffrax.PIDController."
             )
-        if isinstance(self.solver, dfx.Euler) and not fixed:
+        placed = isinstance(self.controller, dfx.StepTo)
+        if placed:
+            _check_steps(self.controller, self.t1, self.dt0)
+        if isinstance(self.solver, dfx.Euler) and not (fixed or placed):
             raise ValueError(
                 "Euler has no error estimate to adapt a step size with: give "
                 "stepsize_controller=diffrax.ConstantStepSize() and dt, or use diffrax.Heun()."
@@ -106,6 +112,7 @@ class GradientFlow(AbstractInference):
 
     @method
     def __call__(self, energy, params, nodes, clamps, *, record=None, key=None):
+        check_free(nodes)
         if record is not None and record.ts is not None:
             nodes = until(self.t1, record.ts, nodes)
         integrate = self._apart if self.reduction == "sum" else self._together
@@ -232,6 +239,20 @@ class GradientFlow(AbstractInference):
             return 1 + self._looks()
         tableau = cast(Any, self.solver).tableau
         return tableau.num_stages - tableau.fsal
+
+
+def _check_steps(controller: Any, t1: Any, dt0: Any) -> None:
+    """That steps which a controller knows beforehand are those of the flow."""
+    if dt0 is not None:
+        raise ValueError("controller is a diffrax.StepTo, which has its own steps: leave dt0 out.")
+    if any(isinstance(x, Tracer) for x in (controller.ts, t1)):
+        return
+    first, last = np.asarray(controller.ts)[[0, -1]]
+    if first != 0 or not np.isclose(last, t1):
+        raise ValueError(
+            f"The times of controller=diffrax.StepTo(ts) must go from 0 to t1, which is {t1:g}, "
+            f"got {first:g} to {last:g}."
+        )
 
 
 def _relative(gradient: Array, state: Array) -> Scalar:

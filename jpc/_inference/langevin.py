@@ -23,6 +23,7 @@ from .base import (
     Trajectory,
     as_precise,
     by_name,
+    check_free,
     check_positive,
     gradient_norm,
     method,
@@ -82,6 +83,7 @@ class Langevin(AbstractInference):
     def __call__(self, energy, params, nodes, clamps, *, record=None, key=None):
         if key is None:
             raise ValueError(f"Langevin dynamics are random: {NEEDS_KEY}")
+        check_free(nodes)
         record = Record(ts=jnp.asarray(self.t1)[None]) if record is None else record
         ts, fn = record.ts, record.fn
         if ts is None:

@@ -6,7 +6,7 @@ from jaxtyping import Array
 
 from .._given import check_count, check_flags
 from .._types import Given
-from .base import RESULTS, AbstractInference, examples, finish, gradient_norm, method
+from .base import RESULTS, AbstractInference, check_free, examples, finish, gradient_norm, method
 
 
 class Minimise(AbstractInference):
@@ -39,6 +39,7 @@ class Minimise(AbstractInference):
     def __call__(self, energy, params, nodes, clamps, *, record=None, key=None):
         if record is not None:
             raise ValueError("Minimise keeps no record of its steps: use GradientFlow or Descent.")
+        check_free(nodes)
 
         def solve(potential, nodes):
             fn = lambda z, _: potential(z)

@@ -27,8 +27,8 @@ from kill import TINY, count, epochs, parameters
 EPOCHS, SOME = 30, 5
 JUMP = """
 import itertools, time
-back, then = itertools.count(1), time.time()
-time.time = lambda: then - 3600 * next(back)
+looks, then = itertools.count(1), time.time()
+time.time = lambda: then + HOURS * 3600 * next(looks)
 time.time_ns = lambda: int(1e9 * time.time())
 from jpc.cli import main
 main()
@@ -193,23 +193,49 @@ def resumed_together(run: Path, whole: Path) -> Outcome:
     return Outcome(good and resumed(run, whole), said[0] if said else "nothing")
 
 
-def data_changes(run: Path, whole: Path) -> Outcome:
-    del whole
-    data = run.with_suffix(".csv")
-    rows = "".join(f"{i % 7},{i % 5},{i % 2}\n" for i in range(400_000))
-    data.write_text(rows)
-    process = start("data", "describe", data)
-    while process.poll() is None:
-        with data.open("a") as file:
-            file.write("1,2,1\n")
-        time.sleep(0.02)
-    code, said = end(process)
-    return Outcome(code in (1, 2) and "changed while it was read" in said, said)
+def data_changes(change: Callable[[Path], None]):
+    def try_it(run: Path, whole: Path) -> Outcome:
+        """From when it is first opened."""
+        del whole
+        data = run.with_suffix(".csv")
+        data.write_text("".join(f"{i % 7},{i % 5},{i % 2}\n" for i in range(400_000)))
+        process = start("data", "describe", data)
+        while process.poll() is None and not is_open(process.pid, data):
+            time.sleep(0.001)
+        while process.poll() is None:
+            change(data)
+            time.sleep(0.02)
+        code, said = end(process)
+        line = said.count("\n") == 0 and "changed while it was read" in said
+        return Outcome(code in (1, 2) and line, said)
+
+    return try_it
 
 
-def clock_jumps(run: Path, whole: Path) -> Outcome:
-    code, said = end(start("train", *TINY, "--epochs", EPOCHS, "--out", run, "--quiet", code=JUMP))
-    return Outcome(code == 0 and not said and resumed(run, whole), said or "nothing")
+def is_open(pid: int, path: Path) -> bool:
+    try:
+        return path in [file.resolve() for file in Path(f"/proc/{pid}/fd").iterdir()]
+    except OSError:
+        return False
+
+
+def grow(data: Path) -> None:
+    with data.open("a") as file:
+        file.write("1,2,1\n")
+
+
+def cut(data: Path) -> None:
+    os.truncate(data, data.stat().st_size // 2)
+
+
+def clock_jumps(hours: int):
+    def try_it(run: Path, whole: Path) -> Outcome:
+        """At each look."""
+        given = ["train", *TINY, "--epochs", EPOCHS, "--out", run, "--quiet"]
+        code, said = end(start(*given, code=JUMP.replace("HOURS", str(hours))))
+        return Outcome(code == 0 and not said and resumed(run, whole), said or "nothing")
+
+    return try_it
 
 
 FAULTS: dict[str, Callable[[Path, Path], Outcome]] = {
@@ -222,8 +248,11 @@ FAULTS: dict[str, Callable[[Path, Path], Outcome]] = {
     "two-processes": together(2),
     "eight-processes": together(8),
     "resumed-together": resumed_together,
-    "data-changes": data_changes,
-    "clock-jumps": clock_jumps,
+    "data-grows": data_changes(grow),
+    "data-is-cut": data_changes(cut),
+    "data-vanishes": data_changes(lambda data: data.unlink(missing_ok=True)),
+    "clock-jumps-back": clock_jumps(-1),
+    "clock-jumps-ahead": clock_jumps(24),
 }
 
 

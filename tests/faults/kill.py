@@ -72,13 +72,14 @@ def epochs(run: Path) -> list[dict]:
 
 def main(moments: int, seed: int, folder: Path) -> int:
     """How many runs ended differently. A third of them is killed before the first epoch is done,
-    the others between two.
+    a third between two, and a third when all are done: while the last things are evaluated and
+    the report is written.
     """
     rng, whole, wrong = random.Random(seed), folder / "whole", 0
     finish("train", *TINY, "--epochs", EPOCHS, "--out", whole, "--quiet")
     expected = parameters(whole)
     for number in range(moments):
-        run, done = folder / f"killed-{number}", rng.randrange(EPOCHS) if number % 3 else 0
+        run, done = folder / f"killed-{number}", (0, rng.randrange(EPOCHS), EPOCHS)[number % 3]
         killed = kill_once(run, done, rng.uniform(0, 0.3 if done else 6.0))
         begun, had = (run / "config.toml").exists(), count(run)
         again = ["--resume", run] if begun else [*TINY, "--epochs", EPOCHS, "--out", run]

@@ -83,14 +83,20 @@ def check_size(where: str, count: int, size: int = 8) -> None:
 @contextmanager
 def unchanged(name: Name, files: Iterable[Path]) -> Iterator[None]:
     """Refuses what was read in part before and in part after it was changed."""
-    state = lambda: [(stat.st_size, stat.st_mtime_ns) for stat in map(Path.stat, files)]
-    before = state()
+    before = [_state(file) for file in files]
     try:
         yield
     finally:
-        if state() != before:
+        if [_state(file) for file in files] != before:
             said = f"{name} changed while it was read. Try again when it is complete."
             raise DataError(said) from None
+
+
+def _state(file: Path) -> tuple[int, int] | None:
+    try:
+        return (stat := file.stat()).st_size, stat.st_mtime_ns
+    except FileNotFoundError:
+        return None
 
 
 def some(names: Iterable[str]) -> str:

@@ -1,0 +1,720 @@
+"""The pieces of inference, each by itself: dense matrices, closed forms and known limits are the
+oracle. Together they forgive much: what one does badly, another makes up for, only slower.
+"""
+
+import functools as ft
+import itertools
+
+import equinox as eqx
+import jax
+import jax.flatten_util
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from helpers import assert_close as same_trees
+
+import jpc
+from jpc._energy import Unfolded
+from jpc._inference import relax as relax_module
+from jpc._inference.chords import Chords, Inverse, Matrix, _secant, energy_of
+from jpc._inference.flow import _curvature, _relative, _without_padding
+from jpc._inference.kinks import _at_kinks, _hold_near, _newton, _search, settle
+from jpc._inference.nudged import _shortest
+from jpc._inference.relax import (
+    _aim,
+    _Memory,
+    _Point,
+    _Problem,
+    _shorten,
+    _step,
+    at_least,
+    blur_of,
+    pick,
+    relax,
+)
+from jpc._inference.sketch import Sketch, _anderson, _Step
+from jpc._inference.stages import _descent, futile, rms
+from jpc._regime import relaxed_share
+
+NOTHING, INF, NAN = jnp.asarray(False), jnp.inf, jnp.nan
+
+
+def numbers(*values):
+    return jnp.asarray(values, float)
+
+
+def assert_close(got, expected, **tolerances):
+    """Of arrays, or of what is written like one."""
+    same_trees(got, np.asarray(expected), **tolerances)
+
+
+def draw(seed, *shape):
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+# --- a limited memory ---
+
+
+def pushed(pairs, size=4):
+    empty = jnp.zeros((relax_module._MEMORY, size))
+    memory = _Memory(empty, empty, empty[:, 0])
+    for s, y in pairs:
+        memory = memory.push(jnp.asarray(s), jnp.asarray(y))
+    return memory
+
+
+def bfgs(inverse, pairs):
+    """The inverse matrix after some pairs."""
+    for s, y in pairs:
+        rho, one = 1 / (s @ y), np.eye(len(s))
+        left = one - rho * np.outer(s, y)
+        inverse = left @ inverse @ left.T + rho * np.outer(s, s)
+    return inverse
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_a_memory_is_the_matrix_of_bfgs(count):
+    curvature, start = np.diag([1.0, 2.0, 5.0, 0.3]), np.diag([1.0, 0.5, 2.0, 3.0])
+    pairs = [(s, curvature @ s) for s in draw(0, count, 4)]
+    gradient = draw(1, 4)
+    found = pushed(pairs).direction(jnp.asarray(gradient), lambda q: jnp.asarray(start) @ q)
+    assert_close(found, -bfgs(start, pairs) @ gradient)
+
+
+def test_a_memory_forgets_what_is_oldest():
+    pairs = [(s, 2 * s) for s in draw(2, relax_module._MEMORY + 2, 4)]
+    kept = pushed(pairs)
+    assert_close(kept.s, np.stack([s for s, _ in pairs[:1:-1]]))
+    assert_close(kept.y, 2 * kept.s)
+    assert_close(kept.rho, 0.5 / np.sum(np.square(kept.s), axis=1))
+
+
+@pytest.mark.parametrize(("cosine", "kept"), [(1e-8, True), (1e-12, False), (-0.5, False)])
+def test_a_memory_keeps_what_bends_upwards(cosine, kept):
+    """Whatever the lengths of the two vectors are."""
+    for a, b in ((1e6, 1e-3), (1e-3, 1e6)):
+        s = a * numbers(1, 0, 0, 0)
+        y = b * numbers(cosine, np.sqrt(1 - cosine**2), 0, 0)
+        assert bool(jnp.any(pushed([(s, y)]).rho != 0)) == kept
+
+
+# --- the problem of a descent, in one vector ---
+
+WIDTHS = (2, 3, 4)
+
+
+def chain(loss=jpc.squared_error, precisions=(2.0, 0.5), seed=0, flat=False):
+    """A linear chain of one example in the coordinates of its errors; `flat`: with a free input
+    that nothing predicts.
+    """
+    layers = [
+        eqx.nn.Linear(n, m, use_bias=False, key=jr.key(0)) for n, m in itertools.pairwise(WIDTHS)
+    ]
+    weights = [draw(seed + i, *layer.weight.shape) for i, layer in enumerate(layers)]
+    layers = [
+        eqx.tree_at(lambda m: m.weight, m, jnp.asarray(w))
+        for m, w in zip(layers, weights, strict=True)
+    ]
+    x, y = jnp.asarray(draw(seed + 5, 1, 2)), jax.nn.one_hot(jnp.array([1]), 4)
+    hidden = jnp.asarray(draw(seed + 6, 1, 3))
+    nodes, clamps = jpc.clamp([x, hidden], y) if flat else jpc.clamp([hidden], y, x)
+    energy = jpc.PCEnergy(loss, precision=list(precisions))
+    unfolded, free, given = Unfolded.of(energy.network(layers), nodes, clamps)
+    free, given = jax.tree.map(lambda z: z[0], (free, given))
+    return unfolded, unfolded.coordinates(free, given), given, weights
+
+
+def dense(unfolded, v, given):
+    """$P$, $J$, and the curvature and the gradient of the loss, of one vector."""
+    x, unravel = jax.flatten_util.ravel_pytree(v)
+    names = [name for name in v for _ in range(v[name].size)]
+    P = np.array([float(unfolded.network[name].precision) for name in names])
+    predict = lambda x: jax.flatten_util.ravel_pytree(unfolded.predict(unravel(x), given)[0])[0]
+    (seen,) = unfolded.seen
+    loss = lambda y: unfolded.loss({seen: y}, given)
+    yhat = predict(x)
+    parts = jax.jacobian(predict)(x), jax.hessian(loss)(yhat), jax.grad(loss)(yhat)
+    return x, P, *map(np.asarray, parts), loss, yhat
+
+
+LOSSES = pytest.mark.parametrize("loss", [jpc.squared_error, jpc.cross_entropy])
+
+
+@LOSSES
+def test_a_descent_moves_by_gauss_and_newton(loss):
+    unfolded, v, given, _ = chain(loss)
+    x, P, J, H, slope, _, _ = dense(unfolded, v, given)
+    problem = _Problem.of(unfolded, v, given, True)
+    point = problem.at(x)
+    gradient, matrix = P * x + J.T @ slope, np.diag(P) + J.T @ H @ J
+    move = np.linalg.solve(matrix, gradient)
+    assert_close(point.gradient, gradient)
+    assert_close(point.energy, unfolded.energy(v, given))
+    assert_close(point.move, move)
+    assert_close(point.lam, -slope + H @ J @ move)  # The error after that step.
+    for q in draw(9, 2, len(x)):
+        assert_close(problem.precondition(jnp.asarray(q), point.K), np.linalg.solve(matrix, q))
+
+
+def test_without_a_matrix_it_moves_by_the_precisions():
+    unfolded, v, given, _ = chain()
+    x, P, J, _, slope, _, _ = dense(unfolded, v, given)
+    point = _Problem.of(unfolded, v, given, False).at(x)
+    assert_close(point.move, (P * x + J.T @ slope) / P)
+    assert_close(point.lam, -slope)
+
+
+@pytest.mark.parametrize("has_matrix", [True, False])
+def test_rounding_of_the_output_is_noise_of_the_errors(has_matrix):
+    unfolded, v, given, _ = chain(jpc.cross_entropy)
+    _, P, J, H, _, loss, yhat = dense(unfolded, v, given)
+    rounding = np.asarray(relax_module.rounding_of(loss, yhat))
+    if has_matrix:
+        rounding = np.linalg.solve(np.eye(4) + H @ J @ np.diag(1 / P) @ J.T, rounding)
+    noise = J.T @ rounding / P
+    found = _Problem.of(unfolded, v, given, has_matrix).noise
+    assert_close(found, np.sqrt(noise @ np.diag(P) @ noise))
+
+
+def gap_of(x, *steps, P=(4.0, 1.0), noise=0.0):
+    P = numbers(*P)
+    W = 1 / jnp.where(P > 0, P, 1)
+    problem = _Problem(None, {}, None, P, W, jnp.zeros((0, 2)), jnp.asarray(noise))
+    rest = [jnp.asarray(0.0)] * 5
+    return problem.gap(_Point(numbers(*x), rest[0], *rest), *(numbers(*s) for s in steps))
+
+
+def test_a_gap_is_a_part_of_the_errors():
+    """In the norm of the precisions: $(3, 8)$ has $4 \\cdot 9 + 64 = 100$."""
+    assert_close(gap_of((3, 8), (0.3, 0.8)), 0.1)
+    assert_close(gap_of((3, 8), (0.5, 0)), 0.1)
+    assert_close(gap_of((3, 8), (0, 0.5), (0.0, 1.0)), 0.1)
+    assert_close(gap_of((3, 8), (0, 1.0), (0.0, 0.5)), 0.1)
+    assert_close(gap_of((3, 8), (0, 1.0), noise=0.5), 0.05)
+    assert gap_of((3, 8), (0, 1.0), noise=2.0) == 0
+
+
+@pytest.mark.parametrize(("flat", "gap"), [(0.5, 0.2), (4.0, 0.1)])
+def test_a_flat_state_counts_as_one_at_most(flat, gap):
+    assert_close(gap_of((0, flat), (0, 0.1), P=(4.0, 0.0)), gap)
+    both = gap_of((1, 4), (0, 0.1), P=(4.0, 0.0))
+    assert_close(both, 0.1 / np.sqrt(4 + 1))
+
+
+def test_a_flat_state_has_a_weight_of_one():
+    unfolded, v, given, _ = chain(flat=True)
+    problem = _Problem.of(unfolded, v, given, True)
+    assert_close(problem.P, [0.0, 0.0, 2.0, 2.0, 2.0])
+    assert_close(problem.W, [1.0, 1.0, 0.5, 0.5, 0.5])
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_coordinates_unfold_to_the_states(flat):
+    unfolded, v, given, weights = chain(flat=flat)
+    z, predicted = unfolded.unfold(v, given)
+    assert_close(z[1] - v[1], weights[0] @ z[0])
+    assert_close(predicted[2], weights[1] @ z[1])
+    back = unfolded.coordinates({name: z[name] for name in v}, given)
+    assert all(np.allclose(back[name], v[name]) for name in v)
+
+
+def test_shares_of_what_can_be_relaxed():
+    share = lambda *energies: relaxed_share(*numbers(*energies))
+    assert_close(share(9.0, 5.0, 1.0), 0.5)
+    assert_close(share(9.0, 9.0, 9.0), 0.0)
+
+
+# --- a step of a descent ---
+
+
+@pytest.mark.parametrize("length", [1.0, 0.3])
+@pytest.mark.parametrize(("bend", "at"), [(1.5, 1 / 3), (1.25, 0.4), (0.6, 0.5), (9.0, 0.1)])
+def test_a_shorter_step_is_the_minimum_of_a_parabola(length, bend, at):
+    """$-2t + b t^2 / l$ has it at $t = l / b$: of the length, between a tenth and a half."""
+    slope, bend = -2.0, 2 * bend / 3 * 1.5
+    rise = slope * length + bend * length
+    at = min(max(1 / bend, 0.1), 0.5)
+    assert_close(_shorten(numbers(length)[0], numbers(slope)[0], numbers(rise)[0]), at * length)
+
+
+@pytest.mark.parametrize("rise", [NAN, INF])
+def test_a_step_that_leads_nowhere_is_a_tenth_as_long(rise):
+    assert_close(_shorten(jnp.asarray(0.5), jnp.asarray(-1.0), jnp.asarray(rise)), 0.05)
+
+
+class Bowl(_Problem):
+    """$P x^2 / 2$, with the step to its minimum, and with `noise` for a blur."""
+
+    @staticmethod
+    def of(curvature=1.0, blur=0.0):
+        P, blur = jnp.asarray(curvature), jnp.asarray(blur)
+        return Bowl(None, {}, None, P, 1 / P, P, blur)
+
+    def at(self, x):
+        gradient, none = self.P * x, jnp.zeros((0, 0))
+        return _Point(x, 0.5 * jnp.vdot(x, gradient), gradient, x, none, x, self.noise)
+
+    def precondition(self, q, K):
+        return q / self.P
+
+    def gap(self, point, *steps):
+        return jnp.max(jnp.stack([jnp.linalg.norm(s) for s in steps]))
+
+
+def step(bowl, x, towards, length=1.0):
+    empty = jnp.zeros((relax_module._MEMORY, 1))
+    progress = relax_module.Progress(*numbers(INF, INF), jnp.asarray(0))
+    memory, zero = _Memory(empty, empty, empty[:, 0]), jnp.asarray(0.0)
+    point, towards = bowl.at(numbers(x)), numbers(towards)
+    state = (point, memory, towards, jnp.asarray(length), zero, jnp.asarray(7), progress)
+    return _step(bowl, state)
+
+
+def test_a_step_that_descends_is_taken():
+    point, memory, towards, length, gap, steps, progress = step(Bowl.of(2.0), 1.0, -0.5)
+    assert_close(point.x, [0.5])
+    assert_close(memory.s[0], [-0.5])
+    assert_close(memory.y[0], [-1.0])
+    assert_close(towards, [-0.5])  # To the minimum.
+    assert_close(gap, 0.5)
+    assert length == 1 and steps == 8 and progress.stalled == 0 and progress.gap == gap
+
+
+def test_a_step_that_does_not_is_shorter():
+    """From 1 to -2: of a step of 3 the minimum is at a third."""
+    point, memory, towards, length, _, steps, _ = step(Bowl.of(2.0), 1.0, -3.0)
+    assert_close(point.x, [1.0])
+    assert_close(towards, [-3.0])
+    assert_close(length, 1 / 3)
+    assert steps == 8 and not memory.rho.any()
+
+
+@pytest.mark.parametrize(
+    ("towards", "length", "blur", "taken"),
+    [
+        (-2.0, 1.0, 0.0, False),  # To the other side: as high as before.
+        (-2.0, 1.0, 0.01, True),  # Who can tell?
+        (-1.999, 1.0, 0.0, True),
+        (-1.0, 1e-3, 0.0, True),
+        (-1e-3, 1.0, 0.0, True),
+    ],
+)
+def test_a_step_has_to_descend_by_a_small_part_of_its_slope(towards, length, blur, taken):
+    point = step(Bowl.of(blur=blur), 1.0, towards, length)[0]
+    assert bool(point.x[0] != 1) == taken
+
+
+def test_a_direction_is_the_memorys_if_it_leads_down():
+    bowl, x = Bowl.of(), numbers(1.0, 2.0)
+    memory = pushed([(numbers(1, 0), numbers(4, 0))], size=2)
+    assert_close(_aim(bowl, bowl.at(x), memory), [-0.25, -2.0])
+    hill = Bowl.of(-1.0)  # There the memory's leads up.
+    assert_close(_aim(hill, hill.at(x)._replace(move=7 * x), memory), -7 * x)
+    never = memory._replace(rho=memory.rho.at[0].set(INF))
+    assert_close(_aim(bowl, bowl.at(x), never), -x)
+    half = memory._replace(s=memory.s.at[0, 1].set(-INF))
+    assert_close(_aim(bowl, bowl.at(x), half), -x)
+
+
+# --- descents ---
+
+descend = eqx.filter_jit(relax)
+
+
+def solution(unfolded, v, given):
+    """Of a square."""
+    x, P, J, _, slope, _, _ = dense(unfolded, v, given)
+    return np.asarray(x) - np.linalg.solve(
+        np.diag(P) + J.T @ J * _output(unfolded), P * x + J.T @ slope
+    )
+
+
+def _output(unfolded):
+    return float(unfolded.network[unfolded.seen[0]].precision)
+
+
+@pytest.mark.parametrize("has_matrix", [True, False])
+def test_a_descent_ends_at_the_minimum(has_matrix):
+    unfolded, v, given, _ = chain()
+    named = dict(rtol=1e-9, max_steps=100, dense=has_matrix)
+    found = descend(unfolded, v, given, NOTHING, **named)
+    x = np.concatenate([np.ravel(found.v[name]) for name in v])
+    assert_close(x, solution(unfolded, v, given), rtol=1e-6)
+    assert_close(found.energy, unfolded.energy(found.v, given), rtol=1e-6)
+    slope = jax.grad(unfolded.loss)(unfolded.predict(found.v, given)[0], given)
+    assert_close(found.lam[2], -slope[2], rtol=1e-6)
+    assert found.gap <= 1e-9 and 1 <= found.steps < (3 if has_matrix else 100)
+
+
+def test_a_descent_that_is_done_does_nothing():
+    unfolded, v, given, _ = chain()
+    named = dict(rtol=1e-9, max_steps=100, dense=False)
+    found = descend(unfolded, v, given, jnp.asarray(True), **named)
+    assert found.steps == 0
+    assert_close(found.v[1], v[1])
+
+
+def test_a_descent_takes_as_many_steps_as_it_may():
+    """And says how far off it is."""
+    unfolded, v, given, _ = chain(jpc.cross_entropy, (0.1, 9.0))
+    for most in (1, 4):
+        found = descend(unfolded, v, given, NOTHING, rtol=1e-9, max_steps=most, dense=False)
+        assert found.steps == most and found.gap > 1e-9
+        assert found.energy <= unfolded.energy(v, given)
+    assert found.energy < unfolded.energy(v, given)
+
+
+@pytest.mark.parametrize("has_matrix", [True, False])
+def test_a_descent_ends_when_nothing_comes_of_it(has_matrix):
+    unfolded, v, given, _ = chain(jpc.cross_entropy)
+    named = dict(rtol=0.0, max_steps=1000, dense=has_matrix)
+    found = descend(unfolded, v, given, NOTHING, **named)
+    assert found.steps < 300
+    gradient = jax.grad(unfolded.energy)(found.v, given)
+    assert np.max(np.abs(gradient[1])) < 1e-6
+
+
+# --- rounding ---
+
+
+@pytest.mark.parametrize("loss", [jpc.squared_error, jpc.cross_entropy])
+def test_energies_differ_by_their_blur_in_single_precision(loss):
+    """At most, and by more than a hundredth of it."""
+    square, target = loss is jpc.squared_error, np.eye(5)[2]
+    parts = []
+    for seed in range(40):
+        exact = 30 * draw(seed, 5) * 10.0 ** (seed % 3 - 1)
+        here = jnp.asarray(exact, jnp.float32)
+        value = ft.partial(loss, jnp.asarray(target, jnp.float32))
+        energy = value(here)
+        blur = blur_of(energy, value, here, square)
+        true = loss(jnp.asarray(target), jnp.asarray(exact))
+        parts.append(float(jnp.abs(energy - true) / blur))
+    assert 0.01 < max(parts) < 1, parts
+
+
+def test_blur_is_of_the_energy_and_of_the_predictions():
+    """Its size in units of the last place, each part alone."""
+    eps = float(jnp.finfo(float).eps)
+    flat, steep = lambda y: 0.0 * jnp.sum(y), lambda y: 1e6 * jnp.sum(y)
+    y, none = numbers(3.0, 4.0), jnp.asarray(0.0)
+    part = lambda *given: float(blur_of(*given)) / eps
+    assert 1 <= part(jnp.asarray(-7.0), flat, y, True) / 7 <= 10
+    assert part(none, flat, y, True) == 0
+    assert 1 <= part(none, flat, y, False) / 5 <= 10
+    assert 1 <= part(none, steep, y, True) / (5 * np.sqrt(2) * 1e6) <= 10
+
+
+def test_products_of_an_accelerator_have_ten_bits(monkeypatch):
+    """Those of float32 only. The next number after one is off by $2^{-10}$."""
+    for rounds in (False, True):
+        monkeypatch.setattr(relax_module, "rounds_products", lambda rounds=rounds: rounds)
+        single, double = map(relax_module._product_eps, (jnp.float32, jnp.float64))
+        assert double == jnp.finfo(jnp.float64).eps
+        assert single == (1 / 1024 if rounds else jnp.finfo(jnp.float32).eps)
+
+
+def test_the_energy_of_one_example():
+    unfolded, v, given, _ = chain(jpc.cross_entropy)
+    energy, blur = energy_of(unfolded, v, given)
+    assert_close(energy, unfolded.energy(v, given))
+    assert 0 < blur < 1e-13 * energy
+
+
+def test_what_is_picked():
+    one, two = jnp.ones((3, 2)), jnp.zeros((3, 2))
+    found = pick(
+        jnp.array([True, False, True]), {"a": one, "b": one[:, 0]}, {"a": two, "b": two[:, 0]}
+    )
+    assert_close(found["a"], [[1, 1], [0, 0], [1, 1]])
+    assert_close(found["b"], [1, 0, 1])
+    assert at_least(jnp.asarray(2.0)) == 2 and at_least(jnp.asarray(0.0)) > 0
+
+
+# --- chords of a chain of single units: everything in closed form ---
+
+W1, W2, P1, X, Y = 0.7, 1.5, 2.0, 0.8, 3.0
+A = W2**2 / P1
+G = Y - W2 * W1 * X  # The error of a feedforward pass.
+EXACT = G / (1 + A)
+
+
+def chords(ratio, count, rtol=1e-3):
+    """With a matrix for which each step is `ratio` times the last one."""
+    linear = eqx.nn.Linear(1, 1, use_bias=False, key=jr.key(0))
+    layers = [eqx.tree_at(lambda m: m.weight, linear, jnp.full((1, 1), w)) for w in (W1, W2)]
+    nodes, clamps = jpc.clamp([jnp.zeros((1, 1))], jnp.full((1, 1), Y), jnp.full((1, 1), X))
+    energy = jpc.PCEnergy(precision=[P1, 1.0])
+    unfolded, _, given = Unfolded.of(energy.network(layers), nodes, clamps)
+    given = jax.tree.map(lambda z: z[0], given)
+    shared = Inverse(jnp.full((1, 1), (1 - ratio) / (1 + A)))
+    found = Chords(unfolded, given, shared, rtol)({1: jnp.zeros(1)}, count)
+    assert_close(found.delta[1], W2 * found.lam[2])
+    assert_close(found.v[1], found.delta[1] / P1)
+    assert found.steps == count and not found.kinks
+    return float(found.lam[2][0]) / EXACT, float(found.gap), bool(found.steady)
+
+
+def test_a_chord_of_the_right_matrix_is_exact():
+    part, gap, steady = chords(0.0, 1)
+    assert_close(part, 1.0)
+    assert gap < 1e-12 and steady
+
+
+@pytest.mark.parametrize("ratio", [0.1, -0.2])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_chords_of_a_wrong_matrix_shrink(ratio, count):
+    part, gap, steady = chords(ratio, count)
+    assert_close(part, 1 - ratio**count)
+    assert_close(gap, abs(ratio) ** count * (1 - ratio) / (1 - ratio**count))
+    assert steady
+
+
+@pytest.mark.parametrize(
+    ("ratio", "count", "part"),
+    [
+        (-0.8, 1, 1.8),
+        (-0.8, 2, 1.0),  # Corrected by what the last one did.
+        (0.6, 2, 0.4 + 2 * 0.24),  # At most twice as far.
+        (-0.8, 3, 1.8),  # What got lost begins again.
+        (0.3, 2, 0.91),
+        (0.3, 3, 0.7),
+        (-3.0, 2, 0.0),  # What gets worse in the end teaches nothing.
+        (-3.0, 3, 4.0),
+    ],
+)
+def test_chords_that_do_not_shrink_get_lost(ratio, count, part):
+    found, gap, steady = chords(ratio, count)
+    assert_close(found, part)
+    assert not steady
+    if part:
+        assert_close(gap, abs((1 - part) * (1 - ratio) / part), atol=1e-12)
+
+
+def test_a_step_within_the_tolerance_is_no_reason_to_doubt():
+    assert not chords(-0.8, 1)[2] and chords(-0.8, 1, rtol=0.9)[2]
+    assert_close(chords(-0.8, 2, rtol=0.9)[0], 1 - 0.8**2)  # Nor to begin again.
+    assert_close(chords(-0.8, 3, rtol=0.9)[0], 0.0)  # Three times as long as what there is.
+
+
+def test_a_secant_takes_the_rest_of_a_geometric_series():
+    last = numbers(3.0, 4.0)
+    for ratio, factor in ((-0.5, 1 / 1.5), (0.25, 4 / 3), (0.9, 2.0), (-3.0, 0.25)):
+        assert_close(_secant(ratio * last, last), factor * ratio * last)
+    turned = numbers(-4.0, 3.0)  # Orthogonal: it says nothing.
+    assert_close(_secant(turned, last), turned)
+
+
+class Output:
+    """What chords ask of a network."""
+
+    def __init__(self, target):
+        self.target = jnp.asarray(target)
+
+    def loss(self, y, given):
+        return jpc.cross_entropy(self.target, y)
+
+    def quadratic(self, given):
+        return False
+
+
+@pytest.mark.parametrize("size", [0.5, 20.0])
+def test_a_proposal_solves_the_equation_of_the_output(size):
+    """$\\lambda + c = g(\\hat y + A c)$, also where a full step of Newton's would be too long."""
+    root = draw(3, 4, 4)
+    matrix, target = size * root @ root.T, np.eye(4)[1]
+    yhat, lam = jnp.asarray(5 * draw(4, 4)), jnp.asarray(0.3 * draw(5, 4))
+    some = Chords(Output(target), {}, Matrix(jnp.asarray(matrix)), 1e-3)
+    change = some.propose(lambda y: y, yhat, lam, 60)
+    moved = np.asarray(yhat + matrix @ change)
+    softmax = np.exp(moved - moved.max()) / np.sum(np.exp(moved - moved.max()))
+    assert_close(lam + change, target - softmax, rtol=1e-6, atol=1e-9)
+
+
+def test_proposals_begin_where_nothing_changes():
+    """A step of Newton's from there, if it is not too long: with a small matrix."""
+    matrix, yhat, lam = 0.01 * np.eye(3), numbers(0.1, 0.2, 0.3), numbers(0.5, -0.2, 0.1)
+    some = Chords(Output(np.eye(3)[0]), {}, Matrix(jnp.asarray(matrix)), 1e-3)
+    loss = lambda y: jpc.cross_entropy(jnp.eye(3)[0], y)
+    S = np.eye(3) + np.asarray(jax.hessian(loss)(yhat)) @ matrix
+    one = np.linalg.solve(S, -np.asarray(jax.grad(loss)(yhat)) - np.asarray(lam))
+    assert_close(some.propose(lambda y: y, yhat, lam, 1), one)
+
+
+def test_what_is_negligible_is_the_tolerance_or_rounding():
+    some = Chords(Output(np.eye(3)[0]), {}, Matrix(jnp.zeros((3, 3))), 1e-2)
+    yhat = numbers(0.1, 0.2, 0.3)
+    assert_close(some.negligible(lambda y: y, yhat, numbers(0, 3, 4)), 0.05)
+    rounding = some.negligible(lambda y: y, yhat, jnp.zeros(3))
+    assert 1e-17 < rounding < 1e-14
+
+
+# --- sketches ---
+
+
+def test_mixing_three_steps_solves_two_equations():
+    """$\\lambda' = \\lambda + b - M \\lambda$ in a plane: from three of them the solution follows,
+    but for a small ridge.
+    """
+    M, b = np.array([[0.6, 0.2], [0.1, 1.7]]), np.array([1.0, 2.0])
+    take = lambda lam: _Step(jnp.asarray(lam), jnp.asarray(b - M @ lam))
+    none, lam = _Step(jnp.zeros(2), jnp.zeros(2)), np.zeros(2)
+    first = take(lam)
+    one = _anderson((first, none, none), jnp.asarray(0))
+    assert_close(one, b)
+    second = take(np.asarray(one))
+    f, x = np.asarray(second.step - first.step), np.asarray(second.lam - first.lam)
+    mixed = np.linalg.lstsq(f[:, None], np.asarray(second.step), rcond=None)[0][0]
+    two = _anderson((second, first, none), jnp.asarray(1))
+    assert_close(two, np.asarray(second.lam + second.step) - mixed * (x + f))
+    three = _anderson((take(np.asarray(two)), second, first), jnp.asarray(2))
+    assert_close(three, np.linalg.solve(M, b), rtol=1e-4)
+
+
+def test_a_sketch_is_solved_with_like_a_matrix():
+    F, rest = jnp.asarray(draw(6, 5, 2)), jnp.asarray(0.3)
+    sketch, y = Sketch(F, rest), jnp.asarray(draw(7, 5))
+    whole = np.asarray(F @ F.T) + 0.3 * np.eye(5)
+    loss = lambda y: jnp.sum(numbers(1, 2, 3, 4, 5) * y**2) / 2
+    S = np.eye(5) + np.diag([1.0, 2, 3, 4, 5]) @ whole
+    for error in jnp.asarray(draw(8, 2, 5)):
+        assert_close(sketch(error), whole @ error)
+        assert_close(sketch.solve(loss, y, error), np.linalg.solve(S, error))
+        assert_close(sketch.invert(loss, y).solve(loss, y, error), np.linalg.solve(S, error))
+
+
+# --- flows ---
+
+
+@pytest.mark.parametrize(("curvature", "counts"), [(0.4, True), (0.6, False), (2.0, False)])
+def test_how_much_of_a_descent_a_step_makes(curvature, counts):
+    """On a square a step of Euler's makes $1 - c \\, dt / 2$ of it; where $c \\, dt$ is above a
+    half, it need not.
+    """
+    speed = numbers(3.0, -4.0)
+    ended = (1 - curvature) * speed
+    squares = jnp.vdot(speed, speed), jnp.vdot(ended, ended)
+    for dt in numbers(0.5, 1.0, 3.0):
+        found = _descent(jnp.asarray(0.7), dt, dt * speed, speed, ended, squares)
+        assert_close(found, 0.63 + 0.1 * (1 - curvature / 2) if counts else 0.7)
+    assert futile(jnp.asarray(0.2)) and not futile(jnp.asarray(0.3))
+
+
+def test_sizes_of_a_flow():
+    assert_close(rms(numbers(3.0, 4.0, 0.0, 0.0)), 2.5)
+    assert_close(_relative(numbers(1.0, 1.0), numbers(4.0, 4.0)), 0.25)
+    assert_close(_relative(numbers(1.0, 1.0), numbers(0.0, 0.0)), 1.0)
+
+
+def test_the_largest_curvature_of_a_square():
+    largest = numbers(5.0, 0.3, -0.2)
+    field = lambda t, z, args: -largest * z
+    found = _curvature(field, numbers(1.0, 1.0, 1.0), numbers(1.0, 1.0, 1.0))
+    assert_close(found, 5.0, rtol=1e-6)
+    assert _curvature(field, jnp.zeros(3), jnp.zeros(3)) == 0
+
+
+def test_a_record_keeps_its_last_value():
+    ts, values = numbers(0.0, 1.0, INF, INF), {"z": numbers(5.0, 6.0, INF, INF)}
+    ts, kept, length = _without_padding(ts, values, {"z": jnp.asarray(4.0)})
+    assert_close(ts, [0, 1, 1, 1])
+    assert_close(kept["z"], [5, 6, 6, 6])
+    assert length == 2
+    ts, kept, length = _without_padding(
+        numbers(INF, INF), {"z": numbers(INF, INF)}, {"z": numbers(4.0)[0]}
+    )
+    assert_close(ts, [0, 0])
+    assert_close(kept["z"], [4, 4])
+    assert length == 1
+
+
+# --- kinks ---
+
+
+def lasso(a, b):
+    """$(z - a)^2 / 2 + b |z|$, whose minimum is a soft threshold."""
+    a, b = jnp.asarray(a), jnp.asarray(b)
+    return lambda z: jnp.sum(0.5 * (z - a) ** 2 + b * jnp.abs(z))
+
+
+PULLS, KINKS = numbers(3.0, 0.5, -2.0, -0.2, 0.0), numbers(1.0, 1.0, 0.5, 0.5, 1.0)
+SOFT = np.sign(PULLS) * np.maximum(np.abs(PULLS) - np.asarray(KINKS), 0)
+
+
+@pytest.mark.parametrize("start", [(1.0, 1.0, 1.0, 1.0, 1.0), (-4.0, 5.0, 2.0, -1.0, 0.3)])
+def test_a_soft_threshold(start):
+    energy = lasso(PULLS, KINKS)
+    named = dict(tolerance=jnp.asarray(1e-9), blur=jnp.asarray(1e-12))
+    found, gap, steps = settle(energy, numbers(*start), jnp.asarray(True), **named)
+    assert_close(found, SOFT, atol=1e-9)
+    assert gap <= 1e-9 and steps <= 12
+    same, gap, steps = settle(energy, numbers(*start), NOTHING, **named)
+    assert steps == 0 and gap == INF
+    assert_close(same, numbers(*start))
+
+
+def test_units_are_held_where_the_energy_rises_to_both_sides():
+    """A pull within the kink is held; one beyond it is to go where it pulls."""
+    units = jnp.array([True, True, True, True, False])
+    held, left = _at_kinks(lasso(PULLS, KINKS), jnp.zeros(5), units)
+    assert held.tolist() == [False, True, False, True, False]
+    assert left.tolist()[:4] == [False, False, True, False]
+
+
+def test_units_near_their_kinks_are_held_if_that_is_no_worse():
+    energy, z = lasso(PULLS, KINKS), numbers(2.0, 1e-4, -1.5, 0.5, 1e-4)
+    there, pins = _hold_near(energy, z, energy(z))
+    assert pins.tolist() == [False, True, False, False, True]
+    assert_close(there, [2.0, 0.0, -1.5, 0.5, 0.0])
+    same, pins = _hold_near(energy, z, energy(z) - 1)
+    assert not pins.any()
+    assert_close(same, z)
+
+
+def test_newtons_step_leaves_out_what_is_held():
+    matrix = np.array([[2.0, 0.5, 0.3], [0.5, 1.0, 0.2], [0.3, 0.2, 3.0]])
+    energy = lambda z: 0.5 * z @ jnp.asarray(matrix) @ z
+    z, pins = numbers(1.0, 2.0, 3.0), jnp.array([False, True, False])
+    gradient = jnp.where(pins, 0, jax.grad(energy)(z))
+    some = np.array([0, 2])
+    expected = -np.linalg.solve(matrix[np.ix_(some, some)], np.asarray(gradient)[some])
+    assert_close(_newton(energy, z, pins, gradient)[some], expected, rtol=1e-6)
+    assert_close(_newton(energy, z, pins, gradient)[1], 0.0, atol=1e-9)
+    up = lambda z: -energy(z)  # Where it curves down, Newton's step would climb.
+    gradient = jax.grad(up)(z)
+    assert_close(_newton(up, z, jnp.zeros(3, bool), gradient), -gradient)
+
+
+def test_a_step_ends_at_a_kink_or_goes_on():
+    energy, z = lasso(numbers(0.5, 3.0), numbers(1.0, 1.0)), numbers(1.0, 1.0)
+    free = jnp.zeros(2, bool)
+    new, held, okay = _search(energy, z, free, numbers(-1.5, 1.0), energy(z))
+    assert_close(new, [0.0, 2.0])
+    assert held.tolist() == [True, False] and okay
+    # A unit that is held is let go to where it pulls; one that need not be stays.
+    new, held, okay = _search(energy, jnp.zeros(2), ~free, numbers(0.0, 0.0), energy(jnp.zeros(2)))
+    assert held.tolist() == [True, False] and okay and new[1] > 0
+    # A step that is far too long is shortened.
+    new, _, okay = _search(energy, z, free, numbers(0.0, 100.0), energy(z))
+    assert okay and energy(new) <= energy(z) and new[1] > 1
+    new, held, okay = _search(energy, z, free, numbers(0.0, -1.0), energy(z) - 100)
+    assert not okay
+
+
+def test_the_shortest_rest():
+    rest, change = draw(10, 4), draw(11, 4)
+    length = np.linalg.lstsq(change[:, None], rest, rcond=None)[0][0]
+    assert_close(_shortest(jnp.asarray(rest), jnp.asarray(change)), length)
+    assert _shortest(jnp.ones(2), jnp.zeros(2)) == 0
+
+
+def test_where_nothing_is_compared_there_are_no_errors():
+    """The equilibrium of a chain with a free output is its feedforward pass, from anywhere."""
+    model, x = jpc.make_mlp(jr.key(0), 2, 3, 2, 2, "tanh"), jnp.asarray(draw(12, 4, 2))
+    expected = jpc.feedforward_batch(model, x)
+    start = [None, *(z + 1 for z in expected)]
+    inferred = jpc.Equilibrium()(jpc.PCEnergy(), model, start, [x, None, None])
+    for got, z in zip(inferred.nodes[1:], expected, strict=True):
+        assert_close(got, z)
+    assert not inferred.stats["error"].any()
