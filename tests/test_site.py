@@ -54,6 +54,16 @@ def test_links_point_to_what_exists(page):
         assert not anchor or target.suffix != ".md" or anchor in anchors(target), link
 
 
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda p: p.name)
+def test_programs_that_a_page_names_are_there(page):
+    """Those that make its numbers, say."""
+    named = r"\b(?:benchmarks|examples|tests|jpc|docs)/[\w/]+\.(?:py|csv|png|jsonl)\b"
+    for path in re.findall(named, page.read_text()):
+        assert any((base / path).is_file() for base in (ROOT, DOCS, page.parent)), path
+    for path in re.findall(r"(?<![\w/])results/[\w/-]+\.(?:csv|png|jsonl)\b", page.read_text()):
+        assert (DOCS / path).is_file(), path
+
+
 @pytest.mark.parametrize("module", ["jpc", "jpc.data", "jpc.bench", "jpc.experiments"])
 def test_every_public_name_is_on_one_page_of_the_api(module):
     text = "\n".join(page.read_text() for page in PAGES)
