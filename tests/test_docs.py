@@ -150,10 +150,42 @@ def test_data(tmp_path, monkeypatch, capsys):
     Path("my.csv").write_text("\n".join(["a,b,c,d,kind", *lines]))
     names = run("data.md")
     assert names["pictures"].shape == (8, 1, 8, 8)
-    assert 0 <= names["pictures"].min() and names["pictures"].max() <= 1
+    assert names["pictures"].min() >= 0 and names["pictures"].max() <= 1
     said = "my.csv: 120 to train, 30 to test; 4 features; 3 classes: setosa"
     assert said in capsys.readouterr().out and said in (DOCS / "data.md").read_text()
     assert names["images"].shape == (1437, 1, 8, 8)
+
+
+def test_diagnose():
+    """What the comments say of the patient."""
+    names = run("diagnose.md")
+    assert names["arrived"] == 0 and 0.05 < names["excess"] < 0.15
+    assert 0.4 < names["error"] < 0.7 and 0.7 < names["relaxed"] < 0.9
+    assert names["by_layer"][0] > 0.99 and names["by_layer"][-1] < 0.6
+    energies = names["energies"]
+    assert energies[0] < 1e-13 and 0.2 < energies[-1] < 0.5 and np.all(np.diff(energies) > 0)
+
+
+def test_deep():
+    """Every layer of twenty has something to learn from."""
+    names = run("deep.md")
+    assert np.all(np.asarray(names["reached"]) > 1e-6) and len(names["reached"]) == 20
+    assert np.all(np.isfinite(names["result"]["energies"]))
+
+
+def test_train_on_your_data(tmp_path, monkeypatch):
+    """New leaves are found to be of the tree whose typical leaf is nearest."""
+    monkeypatch.chdir(tmp_path)
+    names = run("own.md")
+    assert names["accuracy"] > 90 and names["how_sure"].min() > 0.9
+    leaves = np.loadtxt("new.csv", delimiter=",", skiprows=1)
+    typical = np.array(list(names["typical"].values()))
+    nearest = np.argmin(np.linalg.norm(leaves[:, None] - typical, axis=2), axis=1)
+    assert names["trees"] == [list(names["typical"])[i] for i in nearest]
+    assert (
+        "\n    ".join(Path("leaves.csv").read_text().splitlines()[:3])
+        in (DOCS / "own.md").read_text()
+    )
 
 
 def test_monte_carlo():
