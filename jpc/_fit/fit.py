@@ -41,6 +41,15 @@ class Fitted(NamedTuple):
         beginning of training, its `seconds` and, not among them, `compile_seconds`, the
         metrics of training, and those of the test set with `test_` before their names. Plain
         numbers and lists of them.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    state = dict(model=model, optim=optim, opt_state=opt_state)
+    options = dict(batch_size=5, key=jr.key(0), progress=False)
+    fitted = jpc.fit(jpc.make_pc_step, state, (x, y), epochs=1, **options)
+    model, loss = fitted.state["model"], fitted.history[-1]["loss"]
+    ```
     """
 
     state: dict[str, Any]
@@ -291,6 +300,13 @@ def evaluate_discriminative(
 
     **Arguments:** those of [`jpc.test_discriminative_pc`][]; the rest of the state and the key
     do not matter.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    labels = jnp.eye(2)[jnp.arange(5) % 2]
+    accuracy = jpc.evaluate_discriminative(model, labels, x)["acc"]  # In percent.
+    ```
     """
     del optim, opt_state, key
     loss, acc = test_discriminative_pc(model, output, input, skip_model=skip_model, **options)

@@ -36,7 +36,15 @@ _Call = TypeVar("_Call", bound=Callable)
 
 
 class RESULTS(eqx.Enumeration):
-    """How inference ended, for each example."""
+    """How inference ended, for each example.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    inferred = jpc.Descent(0.1, 20)(energy, model, nodes, clamps)
+    arrived = jnp.mean(inferred.result == jpc.RESULTS.successful)
+    ```
+    """
 
     successful = ""
     stopped_early = (
@@ -79,6 +87,14 @@ class Record(eqx.Module):
     - `ts`: the times at which to keep it.
     - `length`: keeps it at the start and at every step instead, and makes room for this many
         steps. More steps are not taken.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    record = jpc.Record(energy.terms, length=20)  # The energy of each layer, at every step.
+    inferred = jpc.Descent(0.1, 20)(energy, model, nodes, clamps, record=record)
+    of_output = inferred.trajectory.values[-1]  # A row for each step, a column for each example.
+    ```
     """
 
     fn: Given[Callable[[PyTree, Nodes, Clamps], PyTree]] = keep_nodes
@@ -113,6 +129,14 @@ class Trajectory(eqx.Module):
     - `ts`: the times, one row for each of the examples.
     - `values`: what [`jpc.Record`][]'s `fn` gave.
     - `length`: the largest number of entries that any example has of its own.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    record = jpc.Record(length=20)
+    way = jpc.Descent(0.1, 20)(energy, model, nodes, clamps, record=record).trajectory
+    first = way.values[1]  # The first hidden layer: steps, examples, units.
+    ```
     """
 
     ts: Float[Array, "times batch"]
@@ -138,6 +162,15 @@ class Inferred(eqx.Module):
     - `trajectory`: a [`jpc.Trajectory`][], if one was asked for.
     - `lesson`: the energy and the nodes to learn from, if the method knows the errors better
         than the `nodes` can tell.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    inferred = jpc.Descent(0.1, 20)(energy, model, nodes, clamps)
+    hidden = inferred.nodes[1]  # Of all examples.
+    arrived = inferred.result == jpc.RESULTS.successful
+    steps, pull = inferred.stats["steps"], inferred.stats["gradient_norm"]
+    ```
     """
 
     nodes: Nodes
@@ -148,7 +181,21 @@ class Inferred(eqx.Module):
 
 
 class AbstractInference(eqx.Module):
-    """How to descend an energy in the nodes."""
+    """How to descend an energy in the nodes.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    class OneStep(jpc.AbstractInference):
+        def __call__(self, energy, params, nodes, clamps, *, record=None, key=None):
+            moves = jax.grad(lambda z: energy(params, z, clamps))(nodes)
+            end = jax.tree.map(lambda z, move: z - 0.1 * move, nodes, moves)
+            ended = jpc.RESULTS.stopped_early
+            return jpc.finish(energy, params, nodes, end, clamps, ended, {"steps": 1})
+
+    inferred = OneStep()(energy, model, nodes, clamps)
+    ```
+    """
 
     @abc.abstractmethod
     def __call__(
@@ -313,6 +360,13 @@ def finish(
         `gradient_norm` if it is known.
     - `throw`: whether divergence, and states that are not finite, raise an error.
     - `trajectory`, `lesson`: see [`jpc.Inferred`][].
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    ended = jpc.RESULTS.stopped_early
+    inferred = jpc.finish(energy, model, nodes, nodes, clamps, ended, {"steps": 0})
+    ```
     """
     before, after = (examples(energy, params, z, clamps) for z in (nodes, end))
     spread = lambda x: jnp.broadcast_to(x, before.shape)
