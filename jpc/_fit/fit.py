@@ -55,6 +55,14 @@ class Fitted(NamedTuple):
     state: dict[str, Any]
     history: list[Record]
 
+    def __repr__(self) -> str:
+        """The last epoch, and what the state holds."""
+        last: Record = self.history[-1] if self.history else {}
+        told = {name: value for name, value in last.items() if not name.endswith("seconds")}
+        numbers = [f"{name} {v:.4g}" for name, v in told.items() if isinstance(v, float)]
+        went = ", ".join([f"{len(self.history)} epochs", *numbers])
+        return f"Fitted({went}; {', '.join(self.state)})"
+
 
 def fit(
     step: Given[Callable[..., Mapping[str, Any]]],

@@ -179,6 +179,21 @@ class Inferred(eqx.Module):
     trajectory: Trajectory | None = None
     lesson: tuple[AbstractEnergy, Nodes] | None = None
 
+    def __repr__(self) -> str:
+        """How the examples ended, and the shapes of what was inferred."""
+        nodes = eqx.tree_pformat(self.nodes, width=1000)
+        return f"Inferred({_count(self.result)}, nodes={nodes}, stats={list(self.stats or ())})"
+
+
+def _count(result: RESULTS) -> str:
+    """`3 successful, 2 stopped_early`, where that is known: not inside of a compiled function."""
+    values: Any = getattr(result, "_value", None)
+    known = isinstance(values, np.ndarray | jax.Array) and not isinstance(values, Tracer)
+    if not (known and getattr(values, "is_fully_addressable", True)):
+        return "result=..."
+    ended = {name: np.sum(values == item._value) for name, item in RESULTS._name_to_item.items()}
+    return ", ".join(f"{count} {name}" for name, count in ended.items() if count)
+
 
 class AbstractInference(eqx.Module):
     """How to descend an energy in the nodes.
