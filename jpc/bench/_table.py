@@ -198,6 +198,9 @@ RULES: dict[str, Rule] = {
     "nudged-last-1000": Rule(
         text="the same with a stiffness of 1,000", make=_nudged(), stiffness=1e3
     ),
+    "nudged-last-1e6": Rule(
+        text="the same with a stiffness of a million", make=_nudged(), stiffness=1e6
+    ),
 }
 
 
@@ -309,6 +312,13 @@ SUITES: dict[str, Suite] = {
                         _cifar(network="resnet18", epochs=30, width=64),
                     ],
                     rules={"backprop": _NONE, "nudged-last-1000": (1.0,)},
+                ),
+                Table(
+                    places=[
+                        _clipped(network="vgg5", epochs=50),
+                        _clipped(network="resnet18", epochs=40, width=64),
+                    ],
+                    rules={"backprop": _NONE, "nudged-last-1e6": (1.0,)},
                 ),
             ],
         },
