@@ -72,6 +72,12 @@ def bpc_energy_fn(
 
     A scalar; or an array of 2 L energies, those of the layers 1 to L of the top-down model, then
     those of the bottom-up model.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    value = jpc.bpc_energy_fn(model, back[::-1], activities, y, x=x)
+    ```
     """
     models = (top_down_model, bottom_up_model)
     check_flags(record_layers=record_layers)
@@ -103,6 +109,12 @@ def compute_bpc_activity_grad(
 
     The energy, and gradients like the activities. The gradient in the last activity, the
     prediction of the output, is zero.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    value, moves = jpc.compute_bpc_activity_grad(model, back[::-1], activities, y, x=x)
+    ```
     """
     models = (top_down_model, bottom_up_model)
     return call(_activity_grad, models, activities, y, x, options)
@@ -129,6 +141,12 @@ def compute_bpc_param_grads(
     **Returns:**
 
     Gradients like the two models, with `None` for what is not an array.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    forwards, backwards = jpc.compute_bpc_param_grads(model, back[::-1], activities, y, x=x)
+    ```
     """
     models = (top_down_model, bottom_up_model)
     return call(_param_grads, models, activities, y, x, options)
@@ -161,6 +179,14 @@ def update_bpc_activities(
 
     A dictionary with the `energy` and its `grads` before the step, the new `activities`, `optim`
     and the new `opt_state`.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    sgd, bottom_up = optax.sgd(0.1), back[::-1]
+    state = sgd.init(activities)
+    result = jpc.update_bpc_activities(model, bottom_up, activities, sgd, state, y, x)
+    ```
     """
     models = (top_down_model, bottom_up_model)
     args = (activities, output, input, options, optim, opt_state)
@@ -201,6 +227,14 @@ def update_bpc_params(
 
     A dictionary of pairs, the top-down model's first: the new `models`, the `grads`, the `optims`
     and the new `opt_states`.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    models = (model, back[::-1])
+    states = [optim.init(eqx.filter(m, eqx.is_array)) for m in models]
+    result = jpc.update_bpc_params(*models, activities, optim, optim, *states, y, x)
+    ```
     """
     models, optims = (top_down_model, bottom_up_model), (top_down_optim, bottom_up_optim)
     args = (activities, output, input, options, optims, (top_down_opt_state, bottom_up_opt_state))
@@ -284,6 +318,14 @@ def make_bpc_step(
     - `energy`, `energies`: at the end of inference: the mean over the batch, and that of each of
       its terms, a pair of lists.
     - `result`, `stats`, `trajectory`: see [`jpc.Inferred`][].
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    optims, models = (optim, optim), (model, back[::-1])
+    states = [optim.init(eqx.filter(m, eqx.is_array)) for m in models]
+    result = jpc.make_bpc_step(*models, optims, states, y, x)
+    ```
     """
     pairs = [isinstance(x, Sequence) and len(x) == 2 for x in (optims, opt_states)]
     if not all(pairs) or isinstance(optims, optax.GradientTransformation):
@@ -349,6 +391,12 @@ def evaluate_bpc(
     A dictionary: the accuracy in percent, `acc`, of the input (a label) that the bottom-up sweep
     finds from the output, and the half squared error, `loss`, of the output that the top-down
     sweep makes from the input.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    found = jpc.evaluate_bpc(model, back[::-1], output=y, input=x)
+    ```
     """
     del optims, opt_states, key
     refuse_masks("jpc.evaluate_bpc", options)

@@ -54,6 +54,13 @@ class BPCOptions(TypedDict, total=False):
     - `input_mask`: what is given of the input, if not all is: one boolean for each example, or for
         each unit. The rest is inferred, and what the input holds there does not matter, it may be
         NaN. Then $z_0$ is the first of the activities, as it is without an input.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    weights = dict(forward_energy_weight=1e-3, backward_energy_weight=1.0)
+    value = jpc.bpc_energy_fn(model, back[::-1], activities, y, x=x, **weights)
+    ```
     """
 
     forward_energy_weight: Number

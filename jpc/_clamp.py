@@ -20,6 +20,14 @@ class Masked(eqx.Module):
         matter.
     - `mask`: booleans of the same shape, true for the units that are given. The node has the
         others.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    mask = jnp.array([True, False])  # The second unit of the output is not known.
+    free, given = jpc.clamp(activities, y, x, mask=jnp.broadcast_to(mask, y.shape))
+    inferred = jpc.Descent(0.1, 20)(energy, model, free, given)
+    ```
     """
 
     value: Given[Array]
@@ -47,6 +55,12 @@ class Masked(eqx.Module):
 def states(nodes: PyTree, clamps: PyTree) -> Any:
     """All states of a network: what is inferred and what is given, in one list, or one
     dictionary, like `nodes`. (`eqx.combine` does the same where no clamp is a [`jpc.Masked`][].)
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    z = jpc.states(nodes, clamps)  # z_0 to z_3: the input, two hidden states, the output.
+    ```
     """
     check_lists(nodes, clamps)
     return _each(_fill, nodes, clamps)
@@ -97,6 +111,13 @@ def clamp(
     `(nodes, clamps)`, two lists over the whole chain, each with `None` where the other one holds
     a value; both hold one where a state is given in part, the clamp as a [`jpc.Masked`][]. To
     clamp a state in the middle, put it into the second list and `None` into the first.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    nodes, clamps = jpc.clamp(activities[:-1], output=y, input=x)
+    free, given = jpc.clamp([x, *activities[:-1]], output=y)  # Without an input z_0 is inferred.
+    ```
     """
     if not isinstance(activities, Sequence) or isinstance(activities, str):
         raise TypeError(f"activities must be a list of arrays, got {show(activities)}.")

@@ -27,6 +27,9 @@ class ByContents:
     def __hash__(self) -> int:
         return hash(self._key)
 
+    def __repr__(self) -> str:
+        return getattr(self._fn, "__qualname__", repr(self._fn))
+
 
 def by_contents(optim: Given[Number | optax.GradientTransformation]) -> Any:
     """An optimiser that is equal to those made in the same way; anything else as it is."""

@@ -56,6 +56,12 @@ def init_epc_errors(
     **Returns:**
 
     A list of errors of the layers that are inferred. The output is given, so it has none.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    errors = jpc.init_epc_errors([4, 8, 8, 2], batch_size=5)
+    ```
     """
     shapes = state_shapes(layer_sizes, batch_size, mode)[:-1]
     return [jnp.zeros((batch_size, *shape)) for shape in shapes]
@@ -91,6 +97,13 @@ def epc_energy_fn(
     **Returns:**
 
     A scalar, or an array of the `L` layers' energies in chain order.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    errors = jpc.init_epc_errors([4, 8, 8, 2], batch_size=5)
+    value = jpc.epc_energy_fn(params, errors, y, x=x)
+    ```
     """
     check_flags(record_layers=record_layers)
     return _call(_energy, options, params, errors, y, x, record_layers)
@@ -118,6 +131,13 @@ def compute_epc_error_grad(
     **Returns:**
 
     The energy, and gradients like the errors.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    errors = jpc.init_epc_errors([4, 8, 8, 2], batch_size=5)
+    value, moves = jpc.compute_epc_error_grad(params, errors, y, x=x)
+    ```
     """
     return _call(_error_grad, options, params, errors, y, x)
 
@@ -148,6 +168,13 @@ def compute_epc_param_grads(
     **Returns:**
 
     Gradients like `params`, with `None` for what is not an array.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    errors = jpc.init_epc_errors([4, 8, 8, 2], batch_size=5)
+    grads = jpc.compute_epc_param_grads(params, errors, y, x=x)
+    ```
     """
     return _call(_param_grads, options, params, errors, y, x)
 
@@ -178,6 +205,13 @@ def update_epc_errors(
 
     A dictionary with the `energy` and its `grads` before the step, the new `errors`, `optim`
     and the new `opt_state`.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    errors, sgd = jpc.init_epc_errors([4, 8, 8, 2], batch_size=5), optax.sgd(0.1)
+    result = jpc.update_epc_errors(params, errors, sgd, sgd.init(errors), y, x)
+    ```
     """
     answer = _call(_update_errors, options, params, errors, output, input, optim, opt_state)
     return answer | dict(optim=optim)
@@ -214,6 +248,13 @@ def update_epc_params(
 
     A dictionary with the new `model` and `skip_model`, the `grads`, `optim` and the new
     `opt_state`.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    errors = jpc.init_epc_errors([4, 8, 8, 2], batch_size=5)
+    result = jpc.update_epc_params(params, errors, optim, opt_state, y, x)
+    ```
     """
     answer = _call(_update_params, options, params, errors, output, input, optim, opt_state)
     return answer | dict(optim=optim)

@@ -36,6 +36,13 @@ def test_discriminative_pc(
 ) -> tuple[Scalar, Scalar]:
     """How well a network predicts: the loss and the accuracy, in percent, of a feedforward
     pass from `input` to `output`.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    labels = jnp.eye(2)[jnp.arange(5) % 2]
+    loss, accuracy = jpc.test_discriminative_pc(model, labels, x)
+    ```
     """
     refuse_masks("jpc.test_discriminative_pc", options)
     params = (model, skip_model)
@@ -77,6 +84,14 @@ def test_generative_pc(
 
     The accuracy, in percent, of the input that is inferred from the output; and the output
     that is predicted from the input.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    labels = jnp.eye(4)[jnp.arange(5) % 4]
+    named = dict(key=jr.key(0), layer_sizes=[4, 8, 8, 2], batch_size=5, max_t1=5)
+    accuracy, outputs = jpc.test_generative_pc(model, y, labels, **named)
+    ```
     """
     refuse_masks("jpc.test_generative_pc", options)
     start = init_activities_from_normal(key, layer_sizes, "unsupervised", batch_size, sigma)
@@ -115,6 +130,14 @@ def test_hpc(
     The accuracies, in percent, of the input that the amortiser guesses from the output, of
     the one that inference finds from that guess, and of the one that it finds from random
     activities; and the output that is predicted from the input.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    labels = jnp.eye(4)[jnp.arange(5) % 4]
+    named = dict(key=jr.key(0), layer_sizes=[4, 8, 8, 2], batch_size=5, max_t1=5)
+    found = jpc.test_hpc(model, back, y, labels, **named)
+    ```
     """
     refuse_masks("jpc.test_hpc", options)
     output, input = data("output", output), data("input", input)

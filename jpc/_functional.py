@@ -116,6 +116,13 @@ def pc_energy_fn(
     **Returns:**
 
     A scalar, or an array of the `L` layers' energies in chain order.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    value = jpc.pc_energy_fn(params, activities, y, x=x)
+    layers = jpc.pc_energy_fn(params, activities, y, x=x, record_layers=True)
+    ```
     """
     check_flags(record_layers=record_layers)
     return call(_energy, setup(params, options), params, activities, y, x, record_layers)
@@ -146,6 +153,12 @@ def compute_pc_activity_grad(
 
     The energy, and gradients like the activities. The gradient in the last activity, the
     prediction of the output, is zero; with masks only that in the units that are given is.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    value, moves = jpc.compute_pc_activity_grad(params, activities, y, x=x)
+    ```
     """
     return call(_activity_grad, setup(params, options), params, activities, y, x)
 
@@ -178,6 +191,12 @@ def neg_pc_activity_grad(t: Any, activities: Activities, args: Given[tuple]) -> 
     **Returns:**
 
     The negative gradient of the energy in the activities.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    field = jpc.neg_pc_activity_grad(0.0, activities, (params, y, x, {}))
+    ```
     """
     if not isinstance(args, tuple | list) or len(args) < 3:
         raise ValueError(f"args must be (params, y, x), with options or not, got {show(args)}.")
@@ -208,6 +227,12 @@ def compute_pc_param_grads(
     **Returns:**
 
     Gradients like `params`, with `None` for what is not an array.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    grads, _ = jpc.compute_pc_param_grads(params, activities, y, x=x)
+    ```
     """
     return call(_param_grads, setup(params, options), params, activities, y, x)
 
@@ -329,7 +354,15 @@ def _count_steps(setup, params, posed):
 
 
 def get_t_max(activities_iters: Activities) -> int:
-    """The number of entries of recorded activities: `activities[i][t_max - 1]` is the last."""
+    """The number of entries of recorded activities: `activities[i][t_max - 1]` is the last.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    way = jpc.solve_inference(params, activities, y, x, max_t1=5, record_iters=True)
+    last = way[0][jpc.get_t_max(way) - 1]
+    ```
+    """
     if not (way := batches("activities_iters", activities_iters)):
         raise ValueError("activities_iters has no activities.")
     return len(way[0])
@@ -356,6 +389,13 @@ def compute_infer_energies(
     **Returns:**
 
     An array with a row for each layer, in chain order, and a column for each time.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    way = jpc.solve_inference(params, activities, y, x, max_t1=5, record_iters=True)
+    energies = jpc.compute_infer_energies(params, way, jpc.get_t_max(way), y, x=x)
+    ```
     """
     way = batches("activities_iters", activities_iters)
     check_count("t_max", t_max)
@@ -387,6 +427,14 @@ def update_activities(
 
     A dictionary with the `energy` and its `grads` before the step, the new `activities`, `optim`
     and the new `opt_state`.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    named = dict(optim=optax.sgd(0.1), opt_state=optax.sgd(0.1).init(activities))
+    result = jpc.update_activities(params, activities, output=y, input=x, **named)
+    activities = result["activities"]
+    ```
     """
     problem = (setup(params, options), params, activities, output, input)
     return call(_update_activities, *problem, optim, opt_state) | dict(optim=optim)
@@ -519,6 +567,14 @@ def hpc_energy_fn(
     **Returns:**
 
     A scalar, or an array of the amortiser's layers' energies in its own order.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    guesses = jpc.init_activities_with_amort(back, model, y)
+    inferred = jpc.solve_inference(params, activities, y, x, inference=jpc.Descent(0.1, 20))
+    value = jpc.hpc_energy_fn(back, inferred, guesses, y, x)
+    ```
     """
     check_flags(record_layers=record_layers)
     chain = (equilib_activities, amort_activities, x, y)
@@ -540,6 +596,14 @@ def compute_hpc_param_grads(
     **Returns:**
 
     Gradients like `model`, with `None` for what is not an array.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    guesses = jpc.init_activities_with_amort(back, model, y)
+    inferred = jpc.solve_inference(params, activities, y, x, inference=jpc.Descent(0.1, 20))
+    grads = jpc.compute_hpc_param_grads(back, inferred, guesses, y, x)
+    ```
     """
     chain = (equilib_activities, amort_activities, x, y)
     return _call_amortised(eqx.filter_grad(AmortisedEnergy()), model, *chain)

@@ -36,6 +36,13 @@ def equilibrium_gap(
       together; `layer_gradient_errors`: each layer by itself. Where there is nothing to learn at
       equilibrium they are 0, or infinite if there is something here.
     - `result`: whether the equilibrium itself was found, for each example.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    gap = jpc.equilibrium_gap(params, activities, y, x)
+    left, wrong = gap["excess"], gap["gradient_error"]  # In energy, and in what is learned.
+    ```
     """
     return call(_gap, setup(params, options), params, activities, output, input)
 

@@ -79,6 +79,16 @@ def make_step(
       and that of each of the energy's terms.
     - `nodes`, `result`, `stats`, `trajectory`: see [`jpc.Inferred`][]; `converged`: the share of
       examples that have; `inference`: the method to go on with, if that is another one.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    def pose(params, output, input, key):
+        return jpc.clamp(jpc.feedforward_batch(params, input)[:-1], output, input)
+
+    named = dict(energy=energy, inference=jpc.Descent(0.1, 20), pose=pose)
+    result = jpc.make_step(model, optim, opt_state, y, x, **named)
+    ```
     """
     check_type("energy", energy, AbstractEnergy, "jpc.PCEnergy()")
     check_type("inference", inference, AbstractInference, "jpc.Equilibrium()")

@@ -36,6 +36,13 @@ def init_activities_with_ffwd(
     **Returns:**
 
     The list $z_1 \dots z_L$; with an `input_mask` $z_0 \dots z_L$.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    activities = jpc.init_activities_with_ffwd(model, x)
+    prediction = activities[-1]
+    ```
     """
     params = (model, skip_model)
     return ffwd(setup(params, options), params, input_data(params, input))
@@ -71,6 +78,12 @@ def init_activities_from_normal(
     **Returns:**
 
     A list of activities.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    start = jpc.init_activities_from_normal(jr.key(0), [4, 8, 8, 2], "supervised", batch_size=5)
+    ```
     """
     shapes = state_shapes(layer_sizes, batch_size, mode)
     scale = number("sigma", sigma, least=0.0)
@@ -114,6 +127,12 @@ def init_activities_with_amort(
     **Returns:**
 
     The list $z_0 \dots z_{L-1}$, then the generator's prediction $f_L(z_{L-1})$.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    start = jpc.init_activities_with_amort(back, model, y)
+    ```
     """
     check_model("amortiser", amortiser)
     check_model("generator", generator)

@@ -73,6 +73,12 @@ def make_ipc_step(
     - `activities`: after the last step.
     - `energies`: with a row for each layer, 1 to L, and a column for each step, the energies at
       the activities and the weights from which it is taken. `t_max`: the number of columns.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    result = jpc.make_ipc_step(model, optim, opt_state, y, x)
+    ```
     """
     check_sizes(steps=steps)
     check_type("activity_optim", activity_optim, optax.GradientTransformation, "optax.sgd(0.1)")

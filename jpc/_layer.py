@@ -33,6 +33,14 @@ class Layer(eqx.Module):
     - `fn`: any callable on one example: an Equinox module, a function.
     - `skip`: the skip connection, a callable too. None by default.
     - `scale`: the number that multiplies `fn`. It is not learned.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    layer = jpc.Layer(model[1], skip=lambda z: z, scale=0.5)
+    after = layer(activities[0][0]) - 0.5 * model[1](activities[0][0])
+    difference = jnp.max(jnp.abs(after - activities[0][0]))  # 0.0
+    ```
     """
 
     fn: Given[Callable]
@@ -68,7 +76,14 @@ def _apply(fixed, arrays, *z):
 
 
 def feedforward(layers: Given[Layers], z: Given[Array]) -> list[Array]:
-    r"""The states $z_1 \dots z_L$ of a feedforward pass from $z_0$, for one example."""
+    r"""The states $z_1 \dots z_L$ of a feedforward pass from $z_0$, for one example.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    *hidden, prediction = jpc.feedforward(model, x[0])  # Of one example.
+    ```
+    """
     check_model("layers", layers)
     states = []
     for i, layer in enumerate(layers, start=1):
@@ -81,6 +96,12 @@ def feedforward_batch(layers: Given[Layers], batch: Given[Array]) -> list[Array]
     """The states of a feedforward pass of a batch, each rounded as an energy's prediction of it
     is: there are no errors yet. Rounding in their place is what layers far from the output would
     learn from after a short inference.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    prediction = jpc.feedforward_batch(model, x)[-1]
+    ```
     """
     check_model("layers", layers)
     if not (isinstance(batch, jax.Array | np.ndarray) and batch.ndim):
@@ -121,6 +142,13 @@ def parameterise(
     **Returns:**
 
     A list of [`jpc.Layer`][]s, the parameters that an energy takes.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    layers = jpc.parameterise(model, fan_ins=[4, 8, 8], param_type="ntp")
+    prediction = jpc.feedforward_batch(layers, x)[-1]
+    ```
     """
     skips = check_chain(model, skip_model)
     depth = len(skips)

@@ -14,7 +14,15 @@ from ._types import Clamps, Given, Nodes
 
 
 class Learned(eqx.Module):
-    """**Attributes:** the new `params`, the new `opt_state`, and the `grads` that led there."""
+    """**Attributes:** the new `params`, the new `opt_state`, and the `grads` that led there.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    learned = jpc.learn(energy, model, nodes, clamps, optim=optim, opt_state=opt_state)
+    model, opt_state = learned.params, learned.opt_state
+    ```
+    """
 
     params: PyTree
     opt_state: PyTree
@@ -44,6 +52,13 @@ def learn(
 
     Parameters that are no longer finite are an error, except in a program that is compiled: there
     `energy`, `params` and all others are not known yet.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    inferred = jpc.Descent(0.1, 20)(energy, model, nodes, clamps)
+    learned = jpc.learn(energy, model, inferred.nodes, clamps, optim=optim, opt_state=opt_state)
+    ```
     """
     if isinstance(energy, type) or not callable(energy):
         raise TypeError(f"energy must be something like jpc.PCEnergy(), got {show(energy)}.")

@@ -30,6 +30,14 @@ class SampledEnergy(AbstractEnergy):
     $$\frac{1}{S} \sum_{s=1}^S F(\theta, z^s).$$
 
     Its `nodes` have an axis of samples, after that of the batch.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    mean = jpc.SampledEnergy(energy)
+    twice = [z if z is None else jnp.stack([z, z], axis=1) for z in nodes]  # Two samples of each.
+    difference = mean(model, twice, clamps) - energy(model, nodes, clamps)  # 0.0
+    ```
     """
 
     energy: Given[AbstractEnergy]
@@ -55,6 +63,13 @@ class MonteCarlo(AbstractInference):
     - `warm`: how to descend, any [`jpc.AbstractInference`][].
     - `sampler`: a [`jpc.Langevin`][].
     - `samples`: how many to keep.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    method = jpc.MonteCarlo(jpc.Descent(0.1, 5), jpc.Langevin(t1=0.5, dt=0.05), samples=2)
+    inferred = method(energy, model, nodes, clamps, key=jr.key(0))
+    ```
     """
 
     warm: Given[AbstractInference] = Descent(optax.adam(0.1), 50)
@@ -121,6 +136,17 @@ def make_mcpc_step(
 
     The dictionary of [`jpc.make_step`][]. Its `nodes`, `energy` and `energies` are those of the
     last samples, and `trajectory.values` has all of them, with the batch as the second axis.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    def pose(params, output, input, key):
+        return jpc.clamp(jpc.feedforward_batch(params, input)[:-1], output, input)
+
+    short = dict(warm=jpc.Descent(0.1, 5), sampler=jpc.Langevin(t1=0.5, dt=0.05), samples=2)
+    named = dict(energy=energy, pose=pose, key=jr.key(0))
+    result = jpc.make_mcpc_step(model, optim, opt_state, y, x, **named, **short)
+    ```
     """
     inference = MonteCarlo(warm, sampler, samples)
     given = (params, optim, opt_state, output, input)
@@ -151,6 +177,12 @@ def sample(
     **Returns:**
 
     A batch of predictions of the output.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    drawn = jpc.sample(jr.key(0), model, (10, 4))
+    ```
     """
     check_model("layers", layers)
     if not isinstance(shape, Sequence) or not shape:

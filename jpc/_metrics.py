@@ -14,12 +14,26 @@ from ._types import Given, Scalar
 
 
 def mse_loss(preds: Given[ArrayLike], labels: Given[ArrayLike]) -> Scalar:
-    """Half of the squared error, summed over units and averaged over the batch."""
+    """Half of the squared error, summed over units and averaged over the batch.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    loss = jpc.mse_loss(jnp.zeros((3, 2)), jnp.ones((3, 2)))  # 1.0
+    ```
+    """
     return jnp.mean(jax.vmap(squared_error)(*_same_shape(labels=labels, preds=preds)))
 
 
 def cross_entropy_loss(logits: Given[ArrayLike], labels: Given[ArrayLike]) -> Scalar:
-    """The cross-entropy of one-hot labels, averaged over the batch."""
+    """The cross-entropy of one-hot labels, averaged over the batch.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    loss = jpc.cross_entropy_loss(jnp.zeros((3, 2)), jnp.eye(2)[jnp.array([0, 1, 1])])  # 0.693
+    ```
+    """
     labels, logits = _classes(labels=labels, logits=logits)
     _raise_if(not_a_distribution("labels", labels))
     return jnp.mean(jax.vmap(cross_entropy)(labels, logits))
@@ -28,6 +42,13 @@ def cross_entropy_loss(logits: Given[ArrayLike], labels: Given[ArrayLike]) -> Sc
 def compute_accuracy(truths: Given[ArrayLike], preds: Given[ArrayLike]) -> Scalar:
     """How many predictions have their largest entry where the truth has, in percent. NaN if any
     of them is not finite: a run-time error, unless it is traced.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    truths, guesses = jnp.eye(4), jnp.eye(4)[jnp.array([0, 1, 2, 2])]
+    accuracy = jpc.compute_accuracy(truths, guesses)  # 75.0
+    ```
     """
     truths, preds = _classes(truths=truths, preds=preds)
     named = {"truths": truths, "preds": preds}
@@ -82,7 +103,14 @@ def _layers_of(name: str, value: Any) -> Sequence:
 
 
 def compute_activity_norms(activities: Given[Sequence[Array]]) -> Float[Array, " layers"]:
-    """The mean over the batch of the Euclidean norm of each layer's activities."""
+    """The mean over the batch of the Euclidean norm of each layer's activities.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    norms = jpc.compute_activity_norms(activities)  # One for each layer.
+    ```
+    """
     named = enumerate(_layers_of("activities", activities))
     states = [as_batch(f"activities[{i}]", z) for i, z in named]
     return jnp.stack([jnp.mean(jax.vmap(tree_norm)(z)) for z in states])
@@ -91,6 +119,12 @@ def compute_activity_norms(activities: Given[Sequence[Array]]) -> Float[Array, "
 def compute_param_norms(params: Given[tuple[PyTree, PyTree]]) -> tuple[Array, Array | None]:
     """The Euclidean norm of all parameters of each layer, of a model and of its skip
     connections (`None` if there are none). Works on gradients too.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    norms, _ = jpc.compute_param_norms(params)  # One for each layer.
+    ```
     """
     if not (isinstance(params, tuple) and len(params) == 2):
         raise TypeError("params must be (model, None) or (model, skip_model), or grads like it.")

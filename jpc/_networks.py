@@ -47,6 +47,12 @@ _STAGES, _GROUP = (1, 2, 4, 8), 16
 def get_act_fn(name: Given[str]) -> Callable[[Array], Array]:
     """The activation function of that name: `linear`, `tanh`, `hard_tanh`, `relu`,
     `leaky_relu`, `gelu`, `selu` or `silu`.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    value = jpc.get_act_fn("relu")(jnp.array(-1.0))  # 0.0
+    ```
     """
     return ACTIVATIONS[choice("activation function", name, tuple(ACTIVATIONS))]
 
@@ -138,6 +144,13 @@ def make_mlp(
 def make_skip_model(depth: Given[int]) -> list[eqx.nn.Identity | None]:
     """One-layer skip connections for a network of `depth` layers: the identity for every
     layer but the first and the last.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    skips = jpc.make_skip_model(3)
+    prediction = jpc.init_activities_with_ffwd(model, x, skip_model=skips)[-1]
+    ```
     """
     check_sizes(depth=depth)
     skips = [eqx.nn.Identity() for _ in range(depth)]
@@ -172,6 +185,13 @@ def make_residual_mlp(
 
     A pair of [`jpc.make_mlp`][] and [`jpc.make_skip_model`][]: the `params` of the functions
     that take `(model, skip_model)`.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    layers, skips = jpc.make_residual_mlp(jr.key(0), 4, 8, 6, 2, "tanh", param_type="mupc")
+    prediction = jpc.init_activities_with_ffwd(layers, x, skip_model=skips, param_type="mupc")[-1]
+    ```
     """
     check_sizes(width=width)
     model = make_mlp(key, input_dim, width, depth, output_dim, act_fn, use_bias, param_type)
@@ -328,6 +348,14 @@ def make_cnn(
     **Returns:**
 
     A list of layers.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    layers = jpc.make_cnn(jr.key(0), (3, 16, 16), 10, size="vgg5", channels=4)
+    image = jnp.zeros((3, 16, 16))
+    logits = jpc.feedforward(layers, image)[-1]
+    ```
     """
     check_sizes(output_dim=output_dim, channels=channels)
     choice("use_bias", use_bias, (False, True))

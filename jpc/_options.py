@@ -78,6 +78,13 @@ class Options(TypedDict, total=False):
     - `input_mask`: the same for the input. Then $z_0$ is the first of the activities, as it is
         without an input; in a feedforward pass it starts from zeros in the units that are not
         given.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    options = dict(loss_id="huber", output_energy_scaling=0.1, weight_decay=1e-3)
+    value = jpc.pc_energy_fn(params, activities, y, x=x, **options)
+    ```
     """
 
     loss_id: LossName | Loss
@@ -104,6 +111,15 @@ class FlowOptions(Options, total=False):
     - `stepsize_controller`: `diffrax.PIDController(rtol=1e-3, atol=1e-3)` by default.
     - `inference`: any [`jpc.AbstractInference`][], instead of the options above, which make
         a [`jpc.GradientFlow`][].
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    import diffrax
+
+    flow = dict(ode_solver=diffrax.Tsit5(), max_t1=5)
+    result = jpc.make_pc_step(model, optim, opt_state, y, x, **flow)
+    ```
     """
 
     ode_solver: dfx.AbstractSolver

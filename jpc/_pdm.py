@@ -59,6 +59,14 @@ def compute_pdm_activity_grad(
     - `bpc_terms_factor`: that part, the `source_gradient` of a [`jpc.BPCEnergy`][].
     - `options`: see [`jpc.BPCOptions`][]. The lateral and the projected errors of the paper's
         implementation are not supported.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    bottom_up = back[::-1]
+    named = dict(bpc_terms_factor=0.1)  # A tenth of an error reaches the state that predicted.
+    value, moves = jpc.compute_pdm_activity_grad(model, bottom_up, activities, y, x, **named)
+    ```
     """
     options = _dendrites(options, bpc_terms_factor)
     return compute_bpc_activity_grad(
@@ -77,6 +85,12 @@ def compute_pdm_param_grads(
     """The same as [`jpc.compute_bpc_param_grads`][]: predictive dendrites only change inference.
 
     **Arguments:** those of [`jpc.compute_pdm_activity_grad`][], without `bpc_terms_factor`.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    forwards, backwards = jpc.compute_pdm_param_grads(model, back[::-1], activities, y, x)
+    ```
     """
     options = _dendrites(options)
     return compute_bpc_param_grads(top_down_model, bottom_up_model, activities, y, x=x, **options)
@@ -97,6 +111,14 @@ def update_pdm_activities(
     """[`jpc.update_bpc_activities`][] with predictive dendrites.
 
     **Arguments:** its own, and those of [`jpc.compute_pdm_activity_grad`][].
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    sgd, bottom_up = optax.sgd(0.1), back[::-1]
+    state = sgd.init(activities)
+    result = jpc.update_pdm_activities(model, bottom_up, activities, sgd, state, y, x)
+    ```
     """
     options = _dendrites(options, bpc_terms_factor)
     problem = (top_down_model, bottom_up_model, activities, optim, opt_state, output, input)
@@ -118,6 +140,14 @@ def update_pdm_params(
     """The same as [`jpc.update_bpc_params`][]: predictive dendrites only change inference.
 
     **Arguments:** its own, and the options of [`jpc.compute_pdm_param_grads`][].
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    models = (model, back[::-1])
+    states = [optim.init(eqx.filter(m, eqx.is_array)) for m in models]
+    result = jpc.update_pdm_params(*models, activities, optim, optim, *states, y, x)
+    ```
     """
     optims = (top_down_optim, bottom_up_optim, top_down_opt_state, bottom_up_opt_state)
     problem = (top_down_model, bottom_up_model, activities, *optims, output, input)

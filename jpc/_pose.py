@@ -39,6 +39,12 @@ def pose(
     **Returns:**
 
     `(nodes, clamps)`: dictionaries by name, or lists for a chain.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    nodes, clamps = jpc.pose(energy, model, {0: x, 3: y})  # By the number of the state.
+    ```
     """
     check_type("energy", energy, AbstractEnergy, "jpc.PCEnergy()")
     network = take_apart(energy).network(params)

@@ -125,6 +125,13 @@ def measure_regime(
     **Returns:**
 
     The dictionary of [`jpc.regime`][]. Layers are the entries of `params`.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    found = jpc.measure_regime(energy, model, nodes, clamps, inference=jpc.Descent(0.1, 20))
+    angle = found["angle"]  # To backpropagation, in degrees.
+    ```
     """
     check_type("energy", energy, AbstractEnergy, "jpc.PCEnergy()")
     check_type("inference", inference, AbstractInference, "jpc.Equilibrium()")

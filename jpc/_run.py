@@ -32,6 +32,15 @@ def load_run(folder: Given[str | os.PathLike]) -> Any:
     - `data`: the [`jpc.data.Dataset`][] that it was trained on, as it was then.
     - `state`: what was trained, by name, from the newest checkpoint.
     - `model`, `skip_model`: the network of that state; the generator, if it is hybrid.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    state = dict(model=model, optim=optim, opt_state=opt_state)
+    options = dict(batch_size=5, key=jr.key(0), progress=False)
+    jpc.fit(jpc.make_pc_step, state, (x, y), epochs=1, report="runs/one", **options)
+    history = jpc.load_run("runs/one").history
+    ```
     """
     check_folder("folder", folder)
     try:

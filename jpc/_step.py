@@ -278,6 +278,14 @@ def make_hpc_step(
     - `energies`: a pair, of the generator's layers (over time when recorded) and of the
       amortiser's.
     - `t_max`, `t1`, `result`, `stats`, `converged`, `inference`: as in [`jpc.make_pc_step`][].
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    optims, models = (optim, optim), (model, back)
+    states = [optim.init(eqx.filter(m, eqx.is_array)) for m in models]
+    result = jpc.make_hpc_step(*models, optims, states, y, x, inference=jpc.Descent(0.1, 20))
+    ```
     """
     pairs = [isinstance(x, Sequence) and len(x) == 2 for x in (optims, opt_states)]
     if not all(pairs) or isinstance(optims, optax.GradientTransformation):

@@ -67,6 +67,14 @@ def filter_sequence(
     **Returns:**
 
     The estimates of the states $z_1 \dots z_T$, `[time, batch, ...]`.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    layers = [eqx.nn.Linear(3, 3, key=jr.key(5)), eqx.nn.Linear(3, 2, key=jr.key(6))]
+    seen, start = jr.normal(jr.key(7), (6, 5, 2)), jnp.zeros((5, 3))  # Time, examples, units.
+    states = jpc.filter_sequence(energy, jpc.Descent(0.1, 5), layers, start, seen)
+    ```
     """
     energy, inference = _check_methods(energy, inference, key, states=True)
     seen = _observed("observations", observations)
@@ -91,6 +99,14 @@ def smooth_sequence(
     **Returns:**
 
     The estimates of the states $z_1 \\dots z_T$, `[time, batch, ...]`.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    layers = [eqx.nn.Linear(3, 3, key=jr.key(5)), eqx.nn.Linear(3, 2, key=jr.key(6))]
+    seen, start = jr.normal(jr.key(7), (6, 5, 2)), jnp.zeros((5, 3))  # Time, examples, units.
+    states = jpc.smooth_sequence(energy, jpc.Descent(0.1, 5), layers, start, seen)
+    ```
     """
     check_type("energy", energy, PCEnergy, "jpc.PCEnergy()")
     energy, inference = _check_methods(energy, inference, key, states=True)
@@ -141,6 +157,15 @@ def make_tpc_step(
     - `energy`, `energies`: before learning, the mean over the batch and over time, and that of
       each of the energy's terms.
     - `result`, `stats`: see [`jpc.Inferred`][], `[batch, time]`.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    layers = [eqx.nn.Linear(3, 3, key=jr.key(5)), eqx.nn.Linear(3, 2, key=jr.key(6))]
+    seen, start = jr.normal(jr.key(7), (5, 6, 2)), jnp.zeros((5, 3))  # Examples, time, units.
+    named = dict(energy=energy, inference=jpc.Descent(0.1, 5))
+    result = jpc.make_tpc_step(layers, optim, optim.init(layers), seen, start, **named)
+    ```
     """
     energy, inference = _check_methods(energy, inference, key)
     check_state("params", optim, opt_state, params)
@@ -164,6 +189,12 @@ class SequenceEnergy(AbstractNetworkEnergy):
 
     - `energy`: that of one step, a [`jpc.PCEnergy`][].
     - `length`: the number of steps.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    whole = jpc.SequenceEnergy(jpc.PCEnergy(), length=3)
+    ```
     """
 
     energy: Given[PCEnergy]

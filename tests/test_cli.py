@@ -35,6 +35,8 @@ with install_import_hook("jpc.cli", "beartype.beartype"):
     from jpc.cli.toml import as_tables, write_tables
     from jpc.cli.train import prepare, restore
 
+from test_docs import run as run_page
+
 TASKS = tuple(task for task in config_module.TASKS if task != "regression")  # Digits are classes.
 TINY = ["--depth", "2", "--width", "8", "--batch-size", "256", "--inference", "descent"]
 TINY += ["--steps", "3"]
@@ -282,6 +284,13 @@ class TestRunFolder:
         assert run.skip_model is None
         assert "digits, discriminative, mlp 2 x 8, descent" in repr(run)
         assert "epoch 25 of 25, test accuracy" in repr(run)
+
+    def test_is_read_as_the_documentation_says(self, digits_run, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        Path("runs").mkdir()
+        Path("runs/digits-1").symlink_to(digits_run)
+        found = run_page("cli.md")["run"]
+        assert len(found.model) == found.config.network.depth
 
     def test_eval_repeats_the_last_metrics(self, digits_run):
         result = invoke("eval", digits_run, "--json")

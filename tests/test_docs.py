@@ -139,3 +139,79 @@ def test_derivation_ends_at_equilibrium():
     energy = jpc.PCEnergy()
     moves = jax.grad(lambda nodes: energy(names["model"], nodes, clamps))(nodes)
     assert all(np.abs(move).max() < 1e-8 for move in jax.tree.leaves(moves))
+
+
+def test_data(tmp_path, monkeypatch, capsys):
+    """What the comments of the page say, of a table of 150 flowers of three kinds."""
+    monkeypatch.chdir(tmp_path)
+    kinds = np.repeat(["setosa", "versicolor", "virginica"], 50)
+    rows = np.random.default_rng(0).normal(size=(150, 4))
+    lines = [",".join([*map(str, row), kind]) for row, kind in zip(rows, kinds, strict=True)]
+    Path("my.csv").write_text("\n".join(["a,b,c,d,kind", *lines]))
+    names = run("data.md")
+    assert names["pictures"].shape == (8, 1, 8, 8)
+    assert names["pictures"].min() >= 0 and names["pictures"].max() <= 1
+    said = "my.csv: 120 to train, 30 to test; 4 features; 3 classes: setosa"
+    assert said in capsys.readouterr().out and said in (DOCS / "data.md").read_text()
+    assert names["images"].shape == (1437, 1, 8, 8)
+
+
+def test_diagnose():
+    """What the comments say of the patient."""
+    names = run("diagnose.md")
+    assert names["arrived"] == 0 and 0.05 < names["excess"] < 0.15
+    assert 0.4 < names["error"] < 0.7 and 0.7 < names["relaxed"] < 0.9
+    assert names["by_layer"][0] > 0.99 and names["by_layer"][-1] < 0.6
+    energies = names["energies"]
+    assert energies[0] < 1e-13 and 0.2 < energies[-1] < 0.5 and np.all(np.diff(energies) > 0)
+
+
+def test_deep():
+    """Every layer of twenty has something to learn from."""
+    names = run("deep.md")
+    assert np.all(np.asarray(names["reached"]) > 1e-6) and len(names["reached"]) == 20
+    assert np.all(np.isfinite(names["result"]["energies"]))
+
+
+def test_train_on_your_data(tmp_path, monkeypatch):
+    """New leaves are found to be of the tree whose typical leaf is nearest."""
+    monkeypatch.chdir(tmp_path)
+    names = run("own.md")
+    assert names["accuracy"] > 90 and names["how_sure"].min() > 0.9
+    leaves = np.loadtxt("new.csv", delimiter=",", skiprows=1)
+    typical = np.array(list(names["typical"].values()))
+    nearest = np.argmin(np.linalg.norm(leaves[:, None] - typical, axis=2), axis=1)
+    assert names["trees"] == [list(names["typical"])[i] for i in nearest]
+    assert (
+        "\n    ".join(Path("leaves.csv").read_text().splitlines()[:3])
+        in (DOCS / "own.md").read_text()
+    )
+
+
+def test_monte_carlo():
+    """Images are drawn, and learned from: bits are set about as often as they are."""
+    names = run("variants/mcpc.md")
+    assert names["drawn"].shape == (10, 8)
+    energies = [record["energy"] for record in names["fitted"].history]
+    assert energies[-1] < energies[0]
+
+
+def test_memory():
+    """The half that was not seen is closer to the one stored than chance, which is a half."""
+    names = run("variants/memory.md")
+    hidden = ~np.asarray(names["seen"])
+    apart = np.abs(np.asarray(names["recalled"]) - np.asarray(names["images"]))
+    assert np.mean(apart[hidden]) < 0.25
+
+
+def test_no_page_is_left_out():
+    """Every page with code is run by some test."""
+    tests = "\n".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
+    ran = set(re.findall(r'run(?:_page)?\("([\w/-]+\.md)"', tests))
+    ran |= {"index.md", "api/index.md"}  # By test_readme.py.
+    pages = {path.relative_to(DOCS).as_posix(): path.read_text() for path in DOCS.rglob("*.md")}
+    # Those of the examples are written, and run, by tests of their own.
+    own = {name: text for name, text in pages.items() if not name.startswith("examples/")}
+    assert {name for name, text in own.items() if re.search(r"^ *```py", text, re.M)} == ran
+    for text in own.values():  # Indented fences, and other spellings, are not run.
+        assert len(fenced(text)) == len(re.findall(r"^ *```(?:py|\{)", text, re.MULTILINE))

@@ -5,6 +5,7 @@ import io
 import json
 import re
 import sys
+import types
 
 import diffrax
 import equinox as eqx
@@ -19,7 +20,8 @@ from helpers import arrays, assert_close
 from rich.console import Console
 
 import jpc
-from jpc._fit import loop as loop_module, run, score_state
+import jpc.data
+from jpc._fit import loop as loop_module, progress, run, score_state
 
 RNG = np.random.default_rng(0)
 X, LABELS = RNG.normal(size=(22, 3)), RNG.integers(0, 2, 22)
@@ -392,7 +394,7 @@ def test_lines_without_a_terminal(capsys):
 
 def epoch_lines(capsys):
     lines = capsys.readouterr().out.splitlines()
-    return [line for line in lines if not line.startswith("compiling ")]
+    return [line for line in lines if not line.startswith(("compiling ", "step "))]
 
 
 def test_silence(capsys):
@@ -408,6 +410,21 @@ def test_a_bar_in_a_terminal(monkeypatch):
     fit(count, COUNT, progress=True)
     assert "epoch 2/2" in drawn.getvalue() and "10/10" in drawn.getvalue()
     assert re.search(r"epoch 1  loss 0.5  \(", drawn.getvalue())
+
+
+@pytest.mark.parametrize("widgets", [True, False])
+def test_a_bar_in_a_notebook_that_has_widgets(monkeypatch, widgets):
+    """Without them Rich would draw nothing. (With them it did, in a notebook, on 17 November.)"""
+    console = types.SimpleNamespace(is_terminal=False, is_jupyter=True)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if widgets else None)
+    assert progress._can_draw(console) is widgets
+
+
+def test_what_a_notebook_shows_is_short():
+    fitted = fit(count, COUNT)
+    assert repr(fitted) == f"Fitted(2 epochs, loss {fitted.history[-1]['loss']:.4g}; total)"
+    digits = jpc.data.load("digits")
+    assert repr(digits).startswith("Dataset(digits: 1437 to train, 360 to test; images of 1 x 8")
 
 
 def test_lines_without_rich(monkeypatch, capsys):

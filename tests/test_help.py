@@ -40,6 +40,27 @@ def pages(command, name):
     return [name, *(page for n, c in below for page in pages(c, f"{name} {n}"))]
 
 
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+LINE = re.compile(r"^ {4,}(jpc [a-z].*?)(?:#.*)?$|`(jpc [a-z][^`]*)`", re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_command_lines_on_a_page_exist(page):
+    """Commands, and their options. What a page has in a line's place is no matter."""
+    for line in (" ".join(found).split() for found in LINE.findall(page.read_text())):
+        command = get_command(app)
+        for word in line[1:]:
+            command = getattr(command, "commands", {}).get(word, command)
+        assert not getattr(command, "commands", {}) or line[1:] == ["data"], line
+        known = {flag for param in command.params for flag in (*param.opts, *param.secondary_opts)}
+        known |= {"--help", "--install-completion"}
+        if command.name == "sweep":  # Every option of training may have several values.
+            known |= {flag for param in find("jpc train").params for flag in param.opts}
+        flags = {word.partition("=")[0] for word in line if word.startswith("--")}
+        assert flags <= known, line
+
+
 class TestHelp:
     @pytest.mark.parametrize("name", pages(get_command(app), "jpc"))
     def test_fits_a_screen_with_an_example_first(self, name):

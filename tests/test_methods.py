@@ -34,6 +34,21 @@ def ended(inferred, result):
 # --- all of them ---
 
 
+def test_what_was_inferred_is_shown_in_a_line():
+    """Each example counted by how it ended, also where that is not known yet."""
+    nodes = [None, jnp.zeros((3, 2))]
+    result = judge(jnp.array([True, False, False]))
+    shown = repr(jpc.Inferred(nodes, result, {"steps": jnp.zeros(3)}))
+    assert (
+        shown == "Inferred(1 successful, 2 stopped_early, nodes=[None, f64[3,2]], stats=['steps'])"
+    )
+    traced = []
+    jax.jit(lambda done: traced.append(repr(jpc.Inferred(nodes, judge(done), {}))))(
+        jnp.ones(3) > 0
+    )
+    assert traced == ["Inferred(result=..., nodes=[None, f64[3,2]], stats=[])"]
+
+
 METHODS = {
     "flow": jpc.GradientFlow(),
     "descent": jpc.Descent(SGD),

@@ -169,6 +169,42 @@ def test_examples_of_docstrings():
     assert jnp.allclose(examples["make_mlp"]["hidden"], layers[0](x)) and len(layers) == 3
 
 
+SHARED = re.compile(
+    r"\*\*Example\*\*, after \[these lines\][^\n]*\n\n```python\n(.*?)```", re.DOTALL
+)
+(LINES,) = re.findall(
+    r"^```python\n(.*?)^```", (ROOT / "docs/api/index.md").read_text(), re.M | re.S
+)
+NO_EXAMPLE = {"Clamps", "Layers", "Loss", "Nodes", "Scalar", "TYPE_CHECKING", "lazily"}  # Types.
+
+
+def public_names():
+    names = [name for name in dir(jpc) if not name.startswith("_")]
+    return [name for name in names if not inspect.ismodule(getattr(jpc, name))]
+
+
+@pytest.fixture(scope="module")
+def shared():
+    return run(LINES)
+
+
+@pytest.mark.parametrize("name", sorted(set(public_names()) - NO_EXAMPLE))
+def test_every_public_name_has_an_example(name, shared, tmp_path, monkeypatch):
+    """It runs, what it computes is finite, and a number behind it is what the line computes."""
+    text = inspect.getdoc(getattr(jpc, name)) or ""
+    if EXAMPLE.search(text):
+        return  # By itself: see above.
+    monkeypatch.chdir(tmp_path)
+    (code,) = SHARED.findall(text)
+    names = run(code, **shared)
+    for variable, said in re.findall(r"^(\w+) = .*  # (-?\d+\.\d+)$", code, re.MULTILINE):
+        last = 10.0 ** -len(said.partition(".")[2])
+        assert abs(float(names[variable]) - float(said)) <= 0.51 * last
+    made = [value for key, value in names.items() if value is not shared.get(key)]
+    arrays = [leaf for leaf in jax.tree.leaves(made) if eqx.is_inexact_array(leaf)]
+    assert all(bool(jnp.all(jnp.isfinite(array))) for array in arrays)
+
+
 def test_paper_step_lowers_the_loss(supervised):
     names = run(PC_STEP, **supervised)
     x, y = supervised["x"], supervised["y"]

@@ -54,6 +54,16 @@ def test_links_point_to_what_exists(page):
         assert not anchor or target.suffix != ".md" or anchor in anchors(target), link
 
 
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda p: p.name)
+def test_programs_that_a_page_names_are_there(page):
+    """Those that make its numbers, say."""
+    named = r"\b(?:benchmarks|examples|tests|jpc|docs)/[\w/]+\.(?:py|csv|png|jsonl)\b"
+    for path in re.findall(named, page.read_text()):
+        assert any((base / path).is_file() for base in (ROOT, DOCS, page.parent)), path
+    for path in re.findall(r"(?<![\w/])results/[\w/-]+\.(?:csv|png|jsonl)\b", page.read_text()):
+        assert (DOCS / path).is_file(), path
+
+
 @pytest.mark.parametrize("module", ["jpc", "jpc.data", "jpc.bench", "jpc.experiments"])
 def test_every_public_name_is_on_one_page_of_the_api(module):
     text = "\n".join(page.read_text() for page in PAGES)
@@ -64,10 +74,10 @@ def test_every_public_name_is_on_one_page_of_the_api(module):
     assert sorted(found) == sorted(public - {"TYPE_CHECKING", "lazily"})
 
 
-@pytest.mark.parametrize("name", ["choose.md", "faq.md", "index.md", "rounding.md"])
+@pytest.mark.parametrize("name", ["choose.md", "deep.md", "faq.md", "index.md"])
 def test_numbers_are_those_of_the_pages_they_are_from(name):
     """These pages measure nothing. What has a decimal point is on a page that does."""
-    retold = {"choose.md", "faq.md", "index.md", "rounding.md", "glossary.md"}
+    retold = {"choose.md", "deep.md", "faq.md", "index.md", "glossary.md"}
     pages = [page for page in PAGES if page.name not in retold] + [ROOT / "pyproject.toml"]
     measured = " ".join(page.read_text() for page in pages)
     number = r"(?<![\d.])\d+\.\d+(?:e-\d+)?"

@@ -13,6 +13,14 @@ class AmortisedEnergy(AbstractEnergy):
 
     Its `nodes` are $a_0 \dots a_{L-1}$ and a `None`, its `clamps` a `None` and
     $z^*_1 \dots z^*_L$: the one energy whose two lists overlap.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    guesses = [y, *jpc.feedforward_batch(back, y)]
+    inferred = [y, activities[1], activities[0], x]  # From the output back.
+    value = jpc.AmortisedEnergy()(back, guesses, inferred)
+    ```
     """
 
     def terms(self, params: Layers, nodes: Nodes, clamps: Clamps) -> list[Scalar]:

@@ -30,6 +30,18 @@ class AbstractEnergy(eqx.Module):
 
     An energy that stops some of its gradients (`jax.lax.stop_gradient`) may grow during
     inference, and has to say so: see `descends`.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    class Absolute(jpc.AbstractEnergy):
+        def terms(self, params, nodes, clamps):
+            z = jpc.states(nodes, clamps)
+            errors = [after - layer(before) for layer, before, after in zip(params, z, z[1:])]
+            return [jnp.sum(jnp.abs(error)) for error in errors]
+
+    value = Absolute()(model, nodes, clamps)
+    ```
     """
 
     @abc.abstractmethod
@@ -117,7 +129,16 @@ def _check_terms(terms: Any) -> Terms:
 
 
 class AddEnergy(AbstractEnergy):
-    """The sum of two energies; its terms are the pair of theirs."""
+    """The sum of two energies; its terms are the pair of theirs.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    both = jpc.PCEnergy() + jpc.WeightDecay(0.1)  # An AddEnergy.
+    parts = energy(model, nodes, clamps) + jpc.WeightDecay(0.1)(model, nodes, clamps)
+    difference = both(model, nodes, clamps) - parts  # 0.0
+    ```
+    """
 
     first: Given[AbstractEnergy]
     second: Given[AbstractEnergy]
@@ -134,7 +155,15 @@ class AddEnergy(AbstractEnergy):
 
 
 class ScaledEnergy(AbstractEnergy):
-    """An energy times a number; so are its terms."""
+    """An energy times a number; so are its terms.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    half = 0.5 * jpc.PCEnergy()  # A ScaledEnergy.
+    difference = 2 * half(model, nodes, clamps) - energy(model, nodes, clamps)  # 0.0
+    ```
+    """
 
     factor: Given[Number]
     energy: Given[AbstractEnergy]

@@ -37,6 +37,15 @@ class BPCEnergy(AbstractEnergy):
 
     - `forward_weight`, `backward_weight`: $a_f$ and $a_b$.
     - `source_gradient`: $s$, from 0 to 1.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    dendrites = jpc.BPCEnergy(forward_weight=1e-3, source_gradient=0.1)
+    optims, models = (optim, optim), (model, back[::-1])
+    states = [optim.init(eqx.filter(m, eqx.is_array)) for m in models]
+    result = jpc.make_bpc_step(*models, optims, states, y, x, energy=dendrites)
+    ```
     """
 
     forward_weight: Given[Number] = 1.0

@@ -28,6 +28,14 @@ class EPCEnergy(AbstractEnergy):
 
     - `energy`: a [`jpc.AbstractNetworkEnergy`][], such as [`jpc.PCEnergy`][], with priors and
         penalties added or not.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    in_errors = jpc.EPCEnergy(jpc.PCEnergy())
+    zeros = [None if z is None else jnp.zeros_like(z) for z in nodes]
+    value = in_errors(model, zeros, clamps)  # As after a feedforward pass.
+    ```
     """
 
     energy: Given[AbstractEnergy]
@@ -77,6 +85,14 @@ class LocalEnergy(AbstractEnergy):
     **Arguments:**
 
     - `energy`: the energy whose network it is, with its penalties.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    inferred = jpc.Equilibrium(chords=2, max_steps=0)(energy, model, nodes, clamps)
+    local, lesson = inferred.lesson  # A LocalEnergy, and what it needs beside the states.
+    learned = jpc.learn(local, model, lesson, clamps, optim=optim, opt_state=opt_state)
+    ```
     """
 
     arrays: PyTree

@@ -25,13 +25,27 @@ def _alike(target: Any, prediction: Any) -> tuple[Array, Array]:
 
 
 def squared_error(target: Given[Array], prediction: Given[Array]) -> Scalar:
-    r"""$\frac{1}{2} \lVert t - p \rVert^2$, summed over the units of one example."""
+    r"""$\frac{1}{2} \lVert t - p \rVert^2$, summed over the units of one example.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    cost = jpc.squared_error(jnp.array([1.0, 2.0]), jnp.array([1.0, 0.0]))  # 2.0
+    ```
+    """
     target, prediction = _alike(target, prediction)
     return 0.5 * jnp.sum((target - prediction) ** 2)
 
 
 def cross_entropy(target: Given[Array], logits: Given[Array]) -> Scalar:
-    r"""$-\sum_k t_k \log \mathrm{softmax}(p)_k$ of one example, stable for large logits."""
+    r"""$-\sum_k t_k \log \mathrm{softmax}(p)_k$ of one example, stable for large logits.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    cost = jpc.cross_entropy(jnp.array([1.0, 0.0]), jnp.array([0.0, 0.0]))  # 0.693
+    ```
+    """
     target, logits = _alike(target, logits)
     return -jnp.sum(target * jax.nn.log_softmax(logits))
 
@@ -39,6 +53,12 @@ def cross_entropy(target: Given[Array], logits: Given[Array]) -> Scalar:
 def bernoulli(target: Given[Array], logits: Given[Array]) -> Scalar:
     r"""$\sum_k \log(1 + e^{p_k}) - t_k p_k$ of one example: of bits, or of numbers between 0 and
     1, whose probabilities are $\mathrm{sigmoid}(p)$.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    cost = jpc.bernoulli(jnp.array([1.0, 0.0]), jnp.array([0.0, 0.0]))  # 1.386
+    ```
     """
     target, logits = _alike(target, logits)
     return jnp.sum(jax.nn.softplus(logits) - target * logits)
@@ -47,6 +67,12 @@ def bernoulli(target: Given[Array], logits: Given[Array]) -> Scalar:
 def poisson(target: Given[Array], log_rates: Given[Array]) -> Scalar:
     r"""$\sum_k e^{p_k} - t_k p_k$ of one example: of counts whose rates are $e^p$, up to a
     constant.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    cost = jpc.poisson(jnp.array([2.0]), jnp.array([0.0]))  # 1.0
+    ```
     """
     target, log_rates = _alike(target, log_rates)
     return jnp.sum(jnp.exp(log_rates) - target * log_rates)
@@ -55,6 +81,12 @@ def poisson(target: Given[Array], log_rates: Given[Array]) -> Scalar:
 def huber(target: Given[Array], prediction: Given[Array]) -> Scalar:
     r"""The squared error of one example where it is below 1, and its absolute value beyond, so
     that outliers pull no more than others: $\frac{1}{2} e^2$ or $|e| - \frac{1}{2}$, summed.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    cost = jpc.huber(jnp.array([3.0, 0.5]), jnp.array([0.0, 0.0]))  # 2.625
+    ```
     """
     target, prediction = _alike(target, prediction)
     return jnp.sum(optax.losses.huber_loss(prediction, target))

@@ -43,6 +43,13 @@ class Node(eqx.Module):
         energy's constructor refuses, is taken as it is here: nudging needs it.
     - `learned`: whether the precision is learned, so that its log-determinant counts too:
         $-\frac{1}{2} \sum_i \log p_i$.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    given = jpc.Node()  # Nothing predicts it.
+    predicted = jpc.Node(model[0], ("image",), precision=2.0)
+    ```
     """
 
     fn: Given[Callable | None] = None
@@ -185,6 +192,17 @@ Network = dict[Name, Node]
 class AbstractNetworkEnergy(AbstractEnergy):
     """The energy of a network of predictions, which says what its states are and what predicts
     them, and nothing else. It is one that [`jpc.Equilibrium`][] and [`jpc.EPCEnergy`][] can take.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    class Pair(jpc.AbstractNetworkEnergy):  # One layer predicts one state from another.
+        def network(self, params):
+            return {"cause": jpc.Node(), "effect": jpc.Node(params, ("cause",))}
+
+    given = {"cause": x, "effect": activities[0]}
+    value = Pair()(model[0], {"cause": None, "effect": None}, given)  # 0.0
+    ```
     """
 
     @abc.abstractmethod
@@ -203,7 +221,20 @@ class AbstractNetworkEnergy(AbstractEnergy):
 
 
 class AbstractPenalty(AbstractEnergy):
-    """An energy of the parameters alone. It can be added to any other."""
+    """An energy of the parameters alone. It can be added to any other.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    class Sparse(jpc.AbstractPenalty):
+        def penalty(self, params):
+            weights = jax.tree.leaves(eqx.filter(params, eqx.is_array))
+            return [jnp.sum(jnp.abs(w)) for w in weights]
+
+    penalised = jpc.PCEnergy() + 1e-3 * Sparse()
+    value = penalised(model, nodes, clamps)
+    ```
+    """
 
     @abc.abstractmethod
     def penalty(self, params: PyTree) -> Terms:

@@ -32,7 +32,15 @@ def _check_coefficient(penalty: Any) -> None:
 
 
 class WeightDecay(AbstractPenalty):
-    r"""$\frac{c}{2} \sum_\ell \lVert W_\ell \rVert^2$ over the weights of every layer."""
+    r"""$\frac{c}{2} \sum_\ell \lVert W_\ell \rVert^2$ over the weights of every layer.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    decayed = jpc.PCEnergy() + jpc.WeightDecay(1e-3)
+    value = decayed(model, nodes, clamps)
+    ```
+    """
 
     coefficient: Given[Number]
 
@@ -46,6 +54,12 @@ class WeightDecay(AbstractPenalty):
 class SpectralPenalty(AbstractPenalty):
     r"""$\frac{c}{2} \sum_\ell \lVert I - W_\ell^T W_\ell \rVert^2$ over the weights of every
     layer; those with more than two axes as matrices with their first axis as rows.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    penalty = jpc.SpectralPenalty(0.1)(model, nodes, clamps)
+    ```
     """
 
     coefficient: Given[Number]
@@ -60,7 +74,15 @@ class SpectralPenalty(AbstractPenalty):
 
 
 class ActivityDecay(AbstractEnergy):
-    r"""$\frac{c}{2} \sum_\ell \lVert z_\ell \rVert^2$ over the states that are inferred."""
+    r"""$\frac{c}{2} \sum_\ell \lVert z_\ell \rVert^2$ over the states that are inferred.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    decayed = jpc.PCEnergy() + jpc.ActivityDecay(0.1)
+    value = decayed(model, nodes, clamps)
+    ```
+    """
 
     coefficient: Given[Number]
 
@@ -80,6 +102,14 @@ class GaussianPrior(AbstractNetworkEnergy):
 
     - `coefficient`: $c$.
     - `node`: the name of another state, one that nothing predicts.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    generative = jpc.PCEnergy() + jpc.GaussianPrior(1.0)
+    free, given = jpc.clamp([x, *activities[:-1]], y)  # No input: z_0 is inferred.
+    value = generative(model, free, given)
+    ```
     """
 
     coefficient: Given[Number]

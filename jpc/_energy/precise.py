@@ -22,6 +22,13 @@ class Precise(eqx.Module):
     - `fn`: the layer, any callable on one example.
     - `log_precision`: $\log p$, an array: of no axes, or of the shape of what the layer predicts,
         one for each unit. It is learned.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    layers = [jpc.Precise(layer, jnp.zeros(())) for layer in model]
+    precision = jnp.exp(layers[-1].log_precision)  # 1.0
+    ```
     """
 
     fn: Given[Callable]
@@ -52,6 +59,13 @@ class PrecisionEnergy(AbstractNetworkEnergy):
     optimum $p$ is one over the mean square of the error. That of an output is the precision of the
     data. An error of a hidden layer can be inferred away, and its precision then grows without
     bound: leave those at 1, or hold them by a penalty.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    layers = [jpc.Precise(layer, jnp.zeros(())) for layer in model]
+    difference = jpc.PrecisionEnergy()(layers, nodes, clamps) - energy(model, nodes, clamps)  # 0.0
+    ```
     """
 
     def network(self, params: Given[Layers]) -> Network:

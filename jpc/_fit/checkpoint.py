@@ -59,6 +59,15 @@ class Checkpoints(eqx.Module):
     - `seconds`: saves when this much time has passed since, in the middle of an epoch too.
     - `keep`: how many checkpoints to keep, the newest ones.
     - `config`: anything that JSON can hold, to tell this run from others.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    state = dict(model=model, optim=optim, opt_state=opt_state)
+    options = dict(batch_size=5, key=jr.key(0), progress=False)
+    saved = jpc.Checkpoints("runs/1", resume=True)
+    jpc.fit(jpc.make_pc_step, state, (x, y), epochs=1, checkpoints=saved, **options)
+    ```
     """
 
     directory: Given[str | os.PathLike]

@@ -41,10 +41,27 @@ class Fitted(NamedTuple):
         beginning of training, its `seconds` and, not among them, `compile_seconds`, the
         metrics of training, and those of the test set with `test_` before their names. Plain
         numbers and lists of them.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    state = dict(model=model, optim=optim, opt_state=opt_state)
+    options = dict(batch_size=5, key=jr.key(0), progress=False)
+    fitted = jpc.fit(jpc.make_pc_step, state, (x, y), epochs=1, **options)
+    model, loss = fitted.state["model"], fitted.history[-1]["loss"]
+    ```
     """
 
     state: dict[str, Any]
     history: list[Record]
+
+    def __repr__(self) -> str:
+        """The last epoch, and what the state holds."""
+        last: Record = self.history[-1] if self.history else {}
+        told = {name: value for name, value in last.items() if not name.endswith("seconds")}
+        numbers = [f"{name} {v:.4g}" for name, v in told.items() if isinstance(v, float)]
+        went = ", ".join([f"{len(self.history)} epochs", *numbers])
+        return f"Fitted({went}; {', '.join(self.state)})"
 
 
 def fit(
@@ -294,6 +311,13 @@ def evaluate_discriminative(
 
     **Arguments:** those of [`jpc.test_discriminative_pc`][]; the rest of the state and the key
     do not matter.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    labels = jnp.eye(2)[jnp.arange(5) % 2]
+    accuracy = jpc.evaluate_discriminative(model, labels, x)["acc"]  # In percent.
+    ```
     """
     del optim, opt_state, key
     loss, acc = test_discriminative_pc(model, output, input, skip_model=skip_model, **options)

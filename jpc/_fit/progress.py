@@ -1,4 +1,5 @@
 import abc
+import importlib.util
 import threading
 import time
 from typing import Any
@@ -149,8 +150,8 @@ class Bar(AbstractProgress):
 
 
 def choose_progress(shown: bool, epochs: int, steps: int | None) -> AbstractProgress:
-    """A bar if there is a terminal to draw it in and Rich to draw it with, else lines. Of
-    several processes only the first one shows anything.
+    """A bar if there is a terminal or a notebook to draw it in and Rich to draw it with, else
+    lines. Of several processes only the first one shows anything.
     """
     if not shown or jax.process_index() > 0:
         return Silence()
@@ -158,7 +159,13 @@ def choose_progress(shown: bool, epochs: int, steps: int | None) -> AbstractProg
         import rich  # noqa: PLC0415
     except ImportError:
         return Lines(epochs, steps)
-    return Bar(epochs, steps) if rich.get_console().is_terminal else Lines(epochs, steps)
+    return Bar(epochs, steps) if _can_draw(rich.get_console()) else Lines(epochs, steps)
+
+
+def _can_draw(console: Any) -> bool:
+    """In a notebook Rich needs its widgets."""
+    widgets = importlib.util.find_spec("ipywidgets") is not None
+    return console.is_terminal or (console.is_jupyter and widgets)
 
 
 def describe(record: Record) -> str:

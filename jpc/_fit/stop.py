@@ -17,6 +17,12 @@ class EarlyStopping(eqx.Module):
     - `patience`: how many epochs to wait for something better.
     - `minimise`: whether less is better.
     - `min_delta`: by how much something better must be better.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    stop = jpc.EarlyStopping("test_acc", patience=2, minimise=False)
+    ```
     """
 
     metric: Given[str] = "test_loss"

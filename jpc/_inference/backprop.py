@@ -25,6 +25,12 @@ class Backprop(AbstractInference):
     so that the learning gradient is that of the loss (times the precision of the output), with
     the penalties. It takes any [`jpc.AbstractNetworkEnergy`][] whose free states are all
     predicted. Every `result` is successful: there is nothing to converge.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    result = jpc.make_pc_step(model, optim, opt_state, y, x, inference=jpc.Backprop())
+    ```
     """
 
     @method
@@ -56,6 +62,13 @@ class FixedPrediction(AbstractInference):
         equilibrium exactly.
     - `dt`: the length of a step, below 2. With fewer `steps` than the network is deep, its first
         layers learn nothing yet.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    rule = jpc.FixedPrediction()  # As many steps as the network is deep: backpropagation.
+    result = jpc.make_pc_step(model, optim, opt_state, y, x, inference=rule)
+    ```
     """
 
     steps: Given[int | None] = eqx.field(static=True, default=None)
@@ -106,6 +119,12 @@ class ZIL(AbstractInference):
 
     All ways from a state to what is given must be equally long, as in a chain: with a graph in
     which they are not, take [`jpc.Backprop`][] or [`jpc.FixedPrediction`][].
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    result = jpc.make_pc_step(model, optim, opt_state, y, x, inference=jpc.ZIL())
+    ```
     """
 
     @method

@@ -36,7 +36,15 @@ _Call = TypeVar("_Call", bound=Callable)
 
 
 class RESULTS(eqx.Enumeration):
-    """How inference ended, for each example."""
+    """How inference ended, for each example.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    inferred = jpc.Descent(0.1, 20)(energy, model, nodes, clamps)
+    arrived = jnp.mean(inferred.result == jpc.RESULTS.successful)
+    ```
+    """
 
     successful = ""
     stopped_early = (
@@ -79,6 +87,14 @@ class Record(eqx.Module):
     - `ts`: the times at which to keep it.
     - `length`: keeps it at the start and at every step instead, and makes room for this many
         steps. More steps are not taken.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    record = jpc.Record(energy.terms, length=20)  # The energy of each layer, at every step.
+    inferred = jpc.Descent(0.1, 20)(energy, model, nodes, clamps, record=record)
+    of_output = inferred.trajectory.values[-1]  # A row for each step, a column for each example.
+    ```
     """
 
     fn: Given[Callable[[PyTree, Nodes, Clamps], PyTree]] = keep_nodes
@@ -113,6 +129,14 @@ class Trajectory(eqx.Module):
     - `ts`: the times, one row for each of the examples.
     - `values`: what [`jpc.Record`][]'s `fn` gave.
     - `length`: the largest number of entries that any example has of its own.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    record = jpc.Record(length=20)
+    way = jpc.Descent(0.1, 20)(energy, model, nodes, clamps, record=record).trajectory
+    first = way.values[1]  # The first hidden layer: steps, examples, units.
+    ```
     """
 
     ts: Float[Array, "times batch"]
@@ -140,6 +164,15 @@ class Inferred(eqx.Module):
         than the `nodes` can tell.
     - `method`: the method to go on with, if it has learned something of use for the next batch,
         such as a matrix that changes slowly.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    inferred = jpc.Descent(0.1, 20)(energy, model, nodes, clamps)
+    hidden = inferred.nodes[1]  # Of all examples.
+    arrived = inferred.result == jpc.RESULTS.successful
+    steps, pull = inferred.stats["steps"], inferred.stats["gradient_norm"]
+    ```
     """
 
     nodes: Nodes
@@ -149,9 +182,38 @@ class Inferred(eqx.Module):
     lesson: tuple[AbstractEnergy, Nodes] | None = None
     method: "AbstractInference | None" = None
 
+    def __repr__(self) -> str:
+        """How the examples ended, and the shapes of what was inferred."""
+        nodes = eqx.tree_pformat(self.nodes, width=1000)
+        return f"Inferred({_count(self.result)}, nodes={nodes}, stats={list(self.stats or ())})"
+
+
+def _count(result: RESULTS) -> str:
+    """`3 successful, 2 stopped_early`, where that is known: not inside of a compiled function."""
+    values: Any = getattr(result, "_value", None)
+    known = isinstance(values, np.ndarray | jax.Array) and not isinstance(values, Tracer)
+    if not (known and getattr(values, "is_fully_addressable", True)):
+        return "result=..."
+    ended = {name: np.sum(values == item._value) for name, item in RESULTS._name_to_item.items()}
+    return ", ".join(f"{count} {name}" for name, count in ended.items() if count)
+
 
 class AbstractInference(eqx.Module):
-    """How to descend an energy in the nodes."""
+    """How to descend an energy in the nodes.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    class OneStep(jpc.AbstractInference):
+        def __call__(self, energy, params, nodes, clamps, *, record=None, key=None):
+            moves = jax.grad(lambda z: energy(params, z, clamps))(nodes)
+            end = jax.tree.map(lambda z, move: z - 0.1 * move, nodes, moves)
+            ended = jpc.RESULTS.stopped_early
+            return jpc.finish(energy, params, nodes, end, clamps, ended, {"steps": 1})
+
+    inferred = OneStep()(energy, model, nodes, clamps)
+    ```
+    """
 
     @abc.abstractmethod
     def __call__(
@@ -316,6 +378,13 @@ def finish(
         `gradient_norm` if it is known.
     - `throw`: whether divergence, and states that are not finite, raise an error.
     - `trajectory`, `lesson`: see [`jpc.Inferred`][].
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    ended = jpc.RESULTS.stopped_early
+    inferred = jpc.finish(energy, model, nodes, nodes, clamps, ended, {"steps": 0})
+    ```
     """
     before, after = (examples(energy, params, z, clamps) for z in (nodes, end))
     spread = lambda x: jnp.broadcast_to(x, before.shape)

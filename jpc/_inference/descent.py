@@ -26,6 +26,13 @@ class Descent(AbstractInference):
     - `rtol`: an example ends when its activity gradient is smaller than this, relative to its
         activities. By default none ends early, and there are derivatives in reverse mode too.
     - `throw`: whether divergence raises an error.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    inferred = jpc.Descent(0.1, 20)(energy, model, nodes, clamps)
+    with_adam = jpc.Descent(optax.adam(0.1), 20)
+    ```
     """
 
     optim: Any = eqx.field(converter=by_contents)

@@ -19,6 +19,13 @@ class InErrors(AbstractInference):
     **Arguments:**
 
     - `inference`: the method, such as `jpc.Descent(0.1, 20)`.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    method = jpc.InErrors(jpc.Descent(0.1, 20))
+    inferred = method(energy, model, nodes, clamps)
+    ```
     """
 
     inference: Given[AbstractInference]

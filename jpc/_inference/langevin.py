@@ -55,6 +55,12 @@ class Langevin(AbstractInference):
         path for every solver and step size; differentiation in reverse needs it.
     - `max_steps`: an error when more are needed.
     - `throw`: whether states that are not finite raise an error.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    drawn = jpc.Langevin(t1=1.0, dt=0.05)(energy, model, nodes, clamps, key=jr.key(0))
+    ```
     """
 
     t1: Given[Number] = 100.0

@@ -19,6 +19,12 @@ class Minimise(AbstractInference):
     - `together`: whether the whole batch is one problem, the sum of its examples' energies.
         By default each example is one.
     - `throw`: whether divergence and `max_steps` raise an error.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    inferred = jpc.Minimise(max_steps=50, throw=False)(energy, model, nodes, clamps)
+    ```
     """
 
     solver: Given[optx.AbstractMinimiser] = optx.BFGS(rtol=1e-6, atol=1e-6)

@@ -94,6 +94,13 @@ class Nudged(AbstractInference):
     - `rtol`: in the limit, an example has succeeded if $\lambda$ is off by less, relatively.
     - `throw`: whether numbers that are not finite raise an error.
     - `matrix`: $A$, if it is known, as in what [`jpc.Nudged.prepare`][] returns.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    rule = jpc.Nudged(strength=1.0)  # The limit of small nudges.
+    result = jpc.make_pc_step(model, optim, opt_state, y, x, inference=rule, stiffness=1e4)
+    ```
     """
 
     beta: Given[Number | None] = None

@@ -131,6 +131,13 @@ def linear_equilib_energy(
     **Returns:**
 
     A scalar, or a pair of it and $S$.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    linear = jpc.make_mlp(jr.key(4), 4, 8, 3, 2, "linear")
+    value = jpc.linear_equilib_energy((linear, None), x, y)
+    ```
     """
     check_flags(return_rescaling=return_rescaling)
     energy, rescaling = _call(_equilibrium, params, x, y, options)
@@ -144,7 +151,15 @@ def _equilibrium(setup, params, posed, linear) -> tuple[Scalar, Matrix]:
 def compute_linear_equilib_rescaling(
     params: Params, x: Given[ArrayLike], **options: Unpack[Options]
 ) -> Matrix:
-    """The rescaling $S$ of [`jpc.linear_equilib_energy`][]."""
+    """The rescaling $S$ of [`jpc.linear_equilib_energy`][].
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    linear = jpc.make_mlp(jr.key(4), 4, 8, 3, 2, "linear")
+    S = jpc.compute_linear_equilib_rescaling((linear, None), x)
+    ```
+    """
     x = data("x", x)
     _, states = network(setup(params, {}), params, x)
     y = jnp.zeros((len(x), *states[-1].shape), x.dtype)
@@ -156,6 +171,13 @@ def compute_linear_equilib_energy_grads(
 ) -> Params:
     """The gradient of [`jpc.linear_equilib_energy`][] in the parameters: what learning with
     perfect inference follows. Gradients like `params`.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    linear = jpc.make_mlp(jr.key(4), 4, 8, 3, 2, "linear")
+    grads = jpc.compute_linear_equilib_energy_grads((linear, None), x, y)
+    ```
     """
     return _call(_grads, params, x, y, options)
 
@@ -179,6 +201,14 @@ def update_linear_equilib_energy_params(
     **Returns:**
 
     The dictionary of [`jpc.update_params`][].
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    linear = jpc.make_mlp(jr.key(4), 4, 8, 3, 2, "linear")
+    state = optim.init(eqx.filter(linear, eqx.is_array))
+    result = jpc.update_linear_equilib_energy_params((linear, None), optim, state, x, y)
+    ```
     """
     return _call(_update, params, x, y, options, optim, opt_state) | dict(optim=optim)
 
@@ -216,6 +246,13 @@ def compute_linear_activity_hessian(
     **Returns:**
 
     A symmetric matrix, its blocks in chain order.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    weights = [jnp.array([[0.5]]), jnp.array([[2.0]])]
+    curvature = jpc.compute_linear_activity_hessian(weights)[0, 0]  # 5.0
+    ```
     """
     check_flags(use_skips=use_skips, diag=diag, off_diag=off_diag)
     Ws = batches("Ws", Ws)
@@ -279,6 +316,13 @@ def compute_linear_activity_solution(
 
     Activities $z_1 \dots z_L$ as [`jpc.solve_inference`][] returns them: the last one is the
     prediction of the output.
+
+    **Example**, after [these lines](index.md#the-examples):
+
+    ```python
+    linear = jpc.make_mlp(jr.key(4), 4, 8, 3, 2, "linear")
+    hidden = jpc.compute_linear_activity_solution(linear, x, y)
+    ```
     """
     check_flags(use_skips=use_skips)
     check_model("model", model)

@@ -75,8 +75,8 @@ def observe(task: AbstractTask, state: State) -> Outcome | None:
         found = dataset.restore(images[worst]) if worst else ()
         shown = map(Picture, found, captions, [False] * len(worst))
         return Outcome(*known, pictures=tuple(shown), remade=remade)
-    inputs = dataset.restore(images[worst]).reshape(len(worst), math.prod(dataset.shape))
-    inputs = inputs[:, :_COLUMNS]
+    found = dataset.restore(images[worst]) if worst else np.zeros((0, *dataset.shape))
+    inputs = found.reshape(len(worst), math.prod(dataset.shape))[:, :_COLUMNS]
     rows = [
         (f"{i}", b, a + p, *(f"{x:.4g}" for x in row))
         for i, (a, b), p, row in zip(worst, said, chances, inputs, strict=True)

@@ -66,6 +66,9 @@ class Dataset:
         """
         return self.schema.restore(images)
 
+    def __repr__(self) -> str:
+        return f"Dataset({self})"
+
     def __str__(self) -> str:
         """What it is, in a line."""
         parts = [("train", self.train), ("validate", self.validation), ("test", self.test)]
