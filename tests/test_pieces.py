@@ -17,9 +17,10 @@ from helpers import assert_close as same_trees
 import jpc
 from jpc._energy import Unfolded
 from jpc._inference import relax as relax_module
-from jpc._inference.chords import Chords, Inverse, Matrix, _secant, energy_of
+from jpc._inference.chords import Chords, Inverse, Matrix, energy_of
 from jpc._inference.flow import _curvature, _relative, _without_padding
 from jpc._inference.kinks import _at_kinks, _hold_near, _newton, _search, settle
+from jpc._inference.mix import _anderson, _Step, begin, finish, go_on, until_all, until_together
 from jpc._inference.nudged import _shortest
 from jpc._inference.relax import (
     _aim,
@@ -33,7 +34,7 @@ from jpc._inference.relax import (
     pick,
     relax,
 )
-from jpc._inference.sketch import Sketch, _anderson, _Step
+from jpc._inference.sketch import Sketch
 from jpc._inference.stages import _descent, futile, rms
 from jpc._regime import relaxed_share
 
@@ -432,7 +433,7 @@ def test_what_is_picked():
     assert at_least(jnp.asarray(2.0)) == 2 and at_least(jnp.asarray(0.0)) > 0
 
 
-# --- chords of a chain of single units: everything in closed form ---
+# --- iterations of a chain of single units: everything in closed form ---
 
 W1, W2, P1, X, Y = 0.7, 1.5, 2.0, 0.8, 3.0
 A = W2**2 / P1
@@ -440,70 +441,88 @@ G = Y - W2 * W1 * X  # The error of a feedforward pass.
 EXACT = G / (1 + A)
 
 
-def chords(ratio, count, rtol=1e-3):
-    """With a matrix for which each step is `ratio` times the last one."""
+def unit_chords(ratio, rtol=1e-3, strict=True):
+    """With a matrix for which each step is `1 - ratio` times what is missing."""
     linear = eqx.nn.Linear(1, 1, use_bias=False, key=jr.key(0))
     layers = [eqx.tree_at(lambda m: m.weight, linear, jnp.full((1, 1), w)) for w in (W1, W2)]
     nodes, clamps = jpc.clamp([jnp.zeros((1, 1))], jnp.full((1, 1), Y), jnp.full((1, 1), X))
     energy = jpc.PCEnergy(precision=[P1, 1.0])
     unfolded, _, given = Unfolded.of(energy.network(layers), nodes, clamps)
     given = jax.tree.map(lambda z: z[0], given)
+    unfolded = unfolded.knowing(unfolded.foresee(given))
     shared = Inverse(jnp.full((1, 1), (1 - ratio) / (1 + A)))
-    found = Chords(unfolded, given, shared, rtol)({1: jnp.zeros(1)}, count)
+    return Chords(unfolded, given, shared, rtol, strict)
+
+
+def iterate(ratio, count, **options):
+    some = unit_chords(ratio, **options)
+    way = begin(some, {1: jnp.zeros(1)})
+    for _ in range(count - 1):
+        way = go_on(some, way)
+    found = finish(some, way)
     assert_close(found.delta[1], W2 * found.lam[2])
     assert_close(found.v[1], found.delta[1] / P1)
-    assert found.steps == count and not found.kinks
-    return float(found.lam[2][0]) / EXACT, float(found.gap), bool(found.steady)
+    assert not found.kinks
+    return float(found.lam[2][0]) / EXACT, float(found.gap), bool(found.steady), int(found.steps)
 
 
-def test_a_chord_of_the_right_matrix_is_exact():
-    part, gap, steady = chords(0.0, 1)
+@pytest.mark.parametrize("ratio", [0.1, -0.2, 0.0])
+def test_the_first_iteration_is_the_step_of_the_matrix(ratio):
+    part, gap, steady, steps = iterate(ratio, 1)
+    assert_close(part, 1 - ratio)
+    assert np.isinf(gap) and not steady and steps == 1
+
+
+@pytest.mark.parametrize("ratio", [0.1, -0.2, 0.6, -0.5])
+def test_two_steps_of_a_single_unit_are_enough_to_know_its_matrix(ratio):
+    part, gap, steady, _ = iterate(ratio, 2)
     assert_close(part, 1.0)
-    assert gap < 1e-12 and steady
-
-
-@pytest.mark.parametrize("ratio", [0.1, -0.2])
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_chords_of_a_wrong_matrix_shrink(ratio, count):
-    part, gap, steady = chords(ratio, count)
-    assert_close(part, 1 - ratio**count)
-    assert_close(gap, abs(ratio) ** count * (1 - ratio) / (1 - ratio**count))
-    assert steady
-
-
-@pytest.mark.parametrize(
-    ("ratio", "count", "part"),
-    [
-        (-0.8, 1, 1.8),
-        (-0.8, 2, 1.0),  # Corrected by what the last one did.
-        (0.6, 2, 0.4 + 2 * 0.24),  # At most twice as far.
-        (-0.8, 3, 1.8),  # What got lost begins again.
-        (0.3, 2, 0.91),
-        (0.3, 3, 0.7),
-        (-3.0, 2, 0.0),  # What gets worse in the end teaches nothing.
-        (-3.0, 3, 4.0),
-    ],
-)
-def test_chords_that_do_not_shrink_get_lost(ratio, count, part):
-    found, gap, steady = chords(ratio, count)
-    assert_close(found, part)
+    changed = max(abs(ratio), abs(ratio * (1 - ratio)))
+    rate = np.clip(changed, 0.2, 0.9)
+    assert_close(gap, max(changed * rate / (1 - rate), changed))  # Of what is not steady.
     assert not steady
-    if part:
-        assert_close(gap, abs((1 - part) * (1 - ratio) / part), atol=1e-12)
+    part, gap, steady, steps = iterate(ratio, 3)
+    assert_close(part, 1.0)
+    assert gap < 1e-12 and steady and steps == 3
 
 
-def test_a_step_within_the_tolerance_is_no_reason_to_doubt():
-    assert not chords(-0.8, 1)[2] and chords(-0.8, 1, rtol=0.9)[2]
-    assert_close(chords(-0.8, 2, rtol=0.9)[0], 1 - 0.8**2)  # Nor to begin again.
-    assert_close(chords(-0.8, 3, rtol=0.9)[0], 0.0)  # Three times as long as what there is.
+def test_an_example_that_is_over_rests():
+    assert iterate(0.1, 9)[3] == 3  # A third step that changes nothing is the last.
+    assert iterate(-30.0, 9)[3] == 2  # One that changes more than there is leads nowhere:
+    assert_close(iterate(-30.0, 9)[0], 31.0)  # The best one was the first.
+    assert not iterate(-30.0, 9)[2]
 
 
-def test_a_secant_takes_the_rest_of_a_geometric_series():
-    last = numbers(3.0, 4.0)
-    for ratio, factor in ((-0.5, 1 / 1.5), (0.25, 4 / 3), (0.9, 2.0), (-3.0, 0.25)):
-        assert_close(_secant(ratio * last, last), factor * ratio * last)
-    turned = numbers(-4.0, 3.0)  # Orthogonal: it says nothing.
-    assert_close(_secant(turned, last), turned)
+def test_all_errors_in_one_vector_forgive_one_of_them():
+    r"""$\lambda$ is small beside the errors of the states, or not. What changes is known."""
+    ratio = 0.3
+    errors = np.array([1.0, W2]) * EXACT
+    changes = np.array([ratio * (1 - ratio), ratio * W2]) * EXACT
+    part = np.linalg.norm(changes) / np.linalg.norm(errors)
+    _, gap, _, _ = iterate(ratio, 2, strict=False, rtol=1.0)
+    assert_close(gap, part * part / (1 - part))
+
+
+@pytest.mark.parametrize("until", [until_all, until_together])
+def test_a_batch_ends_when_it_has_converged(until):
+    ratios = numbers(0.01, 0.2, -0.4)
+    step = jax.vmap(lambda ratio, way: go_on(unit_chords(ratio), way))
+    first = jax.vmap(lambda ratio: begin(unit_chords(ratio), {1: jnp.zeros(1)}))(ratios)
+    ways = until(first, lambda ways: step(ratios, ways), 1e-3, 12)
+    assert jnp.max(ways.taken) == 3
+    few = until(first, lambda ways: step(ratios, ways), 1e-3, 2)
+    assert jnp.max(few.taken) == 2
+    loose = until(first, lambda ways: step(ratios, ways), 0.8, 12)
+    assert jnp.max(loose.taken) == 2
+
+
+def test_what_is_foreseen_is_not_predicted_again():
+    some = unit_chords(0.0)
+    (prediction,) = some.unfolded.foresee(some.given) or [None]
+    assert prediction is None  # It was, already.
+    predicted, z = some.unfolded.predict({1: numbers(0.25)}, some.given)
+    assert_close(z[1], [W1 * X + 0.25])
+    assert_close(predicted[2], [W2 * (W1 * X + 0.25)])
 
 
 class Output:
@@ -525,7 +544,7 @@ def test_a_proposal_solves_the_equation_of_the_output(size):
     root = draw(3, 4, 4)
     matrix, target = size * root @ root.T, np.eye(4)[1]
     yhat, lam = jnp.asarray(5 * draw(4, 4)), jnp.asarray(0.3 * draw(5, 4))
-    some = Chords(Output(target), {}, Matrix(jnp.asarray(matrix)), 1e-3)
+    some = Chords(Output(target), {}, Matrix(jnp.asarray(matrix)), 1e-3, True)
     change = some.propose(lambda y: y, yhat, lam, 60)
     moved = np.asarray(yhat + matrix @ change)
     softmax = np.exp(moved - moved.max()) / np.sum(np.exp(moved - moved.max()))
@@ -535,19 +554,16 @@ def test_a_proposal_solves_the_equation_of_the_output(size):
 def test_proposals_begin_where_nothing_changes():
     """A step of Newton's from there, if it is not too long: with a small matrix."""
     matrix, yhat, lam = 0.01 * np.eye(3), numbers(0.1, 0.2, 0.3), numbers(0.5, -0.2, 0.1)
-    some = Chords(Output(np.eye(3)[0]), {}, Matrix(jnp.asarray(matrix)), 1e-3)
+    some = Chords(Output(np.eye(3)[0]), {}, Matrix(jnp.asarray(matrix)), 1e-3, True)
     loss = lambda y: jpc.cross_entropy(jnp.eye(3)[0], y)
     S = np.eye(3) + np.asarray(jax.hessian(loss)(yhat)) @ matrix
     one = np.linalg.solve(S, -np.asarray(jax.grad(loss)(yhat)) - np.asarray(lam))
     assert_close(some.propose(lambda y: y, yhat, lam, 1), one)
 
 
-def test_what_is_negligible_is_the_tolerance_or_rounding():
-    some = Chords(Output(np.eye(3)[0]), {}, Matrix(jnp.zeros((3, 3))), 1e-2)
-    yhat = numbers(0.1, 0.2, 0.3)
-    assert_close(some.negligible(lambda y: y, yhat, numbers(0, 3, 4)), 0.05)
-    rounding = some.negligible(lambda y: y, yhat, jnp.zeros(3))
-    assert 1e-17 < rounding < 1e-14
+def test_rounding_of_predictions_is_a_little():
+    some = Chords(Output(np.eye(3)[0]), {}, Matrix(jnp.zeros((3, 3))), 1e-2, True)
+    assert 1e-17 < some.rounding(lambda y: y, numbers(0.1, 0.2, 0.3)) < 1e-14
 
 
 # --- sketches ---

@@ -60,7 +60,7 @@ class Way(NamedTuple):
     rounding: Array
     taken: Array
 
-    def over(self, rtol: Array) -> Array:
+    def over(self, rtol: Number) -> Array:
         """Whether it has converged, or will not."""
         return (self.now.gap <= rtol) | (self.now.part >= _FAR)
 
