@@ -10,6 +10,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
+import jpc
+
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "examples"
 spec = importlib.util.spec_from_file_location("render", PAGES / "render.py")
@@ -46,6 +48,60 @@ def test_discriminative(run):
     energies = [names[name].sum(axis=0) for name in ("before", "after")]
     assert all(np.all(np.diff(way) < 1e-6) for way in energies)
     assert energies[1][0] < 0.7 * energies[0][0]
+
+
+def test_exact_inference(run):
+    """Each example converges. The flow ends above, and its slope is steeper; so the last layers
+    learn sooner than the first.
+    """
+    names = run("03_exact_inference")
+    assert names["slope"](names["exact"].nodes) < 0.1 * names["slope"](names["flow"].nodes)
+    assert np.all(names["exact"].result == jpc.RESULTS.successful)
+    (share,), (wrong,) = names["left"].values(), names["wrong"].values()
+    assert share[0] == 1 and abs(share[-1]) < 1e-3
+    assert wrong[2][0] > 2 * wrong[2][-1] and wrong[20][0] < wrong[2][0]
+
+
+def test_linear_theory(run):
+    """By hand, by the library and by inference; predictive coding leaves the saddle first."""
+    names = run("04_linear_theory")
+    assert np.allclose(names["by_hand"], names["by_library"], rtol=1e-5)
+    assert np.allclose(names["by_hand"], names["energies"][-1], rtol=1e-4)
+    losses = names["losses"]
+    assert losses["predictive coding"][-1] < 0.5 * losses["backpropagation"][-1]
+
+
+def test_generative(run):
+    names = run("07_generative")
+    assert names["away"] < 0.5 * names["spread"]
+    assert names["right"][0].mean() < 0.2 and names["right"][-1].mean() > 0.7
+
+
+def test_memory(run):
+    names = run("11_memory")
+    assert names["shares"] == [100.0]
+    assert names["wrong"] < 0.3 * names["mean"]
+
+
+def test_two_senses(run):
+    """What is given stays, and what is not is better than the mean image."""
+    names = run("13_two_senses")
+    half, pictures = names["half"]["sight"], names["pictures"]
+    assert np.array_equal(half[:, :32], pictures[:, :32])
+    assert names["score"](names["seen"]) > 60
+    assert names["wrong"](names["told"]) < names["guess"]
+
+
+def test_own_energy(run):
+    names = run("14_own_energy")
+    assert np.allclose(*names["same"], rtol=1e-5) and np.allclose(*names["ends"], rtol=1e-3)
+    assert names["errors"]["robust"] < 0.6 * names["errors"]["squared"]
+
+
+def test_own_data(run):
+    names = run("15_own_data")
+    assert min(names["accuracies"][-1], names["baseline"][-1]) > 2 * names["common"]
+    assert names["counts"].sum() == 200 and len(names["found"][0]) == 3
 
 
 # --- pages ---

@@ -13,6 +13,7 @@ import base64
 import contextlib
 import io
 import json
+import os
 import re
 import sys
 import time
@@ -23,6 +24,8 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 EXAMPLES, PAGES = ROOT / "examples", ROOT / "docs" / "examples"
 NAMES = sorted(path.stem for path in EXAMPLES.glob("[0-9]*.py"))
+# Examples compile more than they run, so XLA is to be quick rather than its programs.
+QUICKLY = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 STYLE = {
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -194,6 +197,7 @@ def write(name: str, cells: list[Cell]) -> None:
 def main() -> None:
     import matplotlib as mpl  # noqa: PLC0415
 
+    os.environ.setdefault("XLA_FLAGS", QUICKLY)
     mpl.use("agg")
     mpl.rcParams.update(STYLE)
     for name in sys.argv[1:] or NAMES:
