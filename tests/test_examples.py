@@ -71,16 +71,67 @@ def test_linear_theory(run):
     assert losses["predictive coding"][-1] < 0.5 * losses["backpropagation"][-1]
 
 
+def test_deep_networks(run):
+    """With a growing precision the angle to backpropagation grows from 0; so does `S` from 1."""
+    names = run("05_deep_networks")
+    angles, eigenvalues = names["angles"], names["eigenvalues"]
+    assert angles[0] < 1 and angles == sorted(angles)
+    assert abs(eigenvalues[0] - 1) < 0.01 and eigenvalues == sorted(eigenvalues)
+    assert all(curve[-1] > 70 for curve in names["curves"].values())
+
+
+def test_mupc(run):
+    """A learning rate between the extremes is best."""
+    names = run("06_mupc")
+    (row,) = (row for (kind, _), row in names["losses"].items() if kind == "mupc")
+    assert min(row) < 0.7 * min(row[0], row[-1])
+
+
 def test_generative(run):
     names = run("07_generative")
     assert names["away"] < 0.5 * names["spread"]
     assert names["right"][0].mean() < 0.2 and names["right"][-1].mean() > 0.7
 
 
+def test_monte_carlo(run):
+    """Dreams are nearer to real images than random pixels are, and means of explanations nearer
+    to their images than other images are.
+    """
+    names = run("08_monte_carlo")
+    away = names["away"]
+    assert away["new images"] < away["learned from samples"] < 0.8 * away["random pixels"]
+    errors = np.abs(names["mean"] - names["given"]).mean()
+    assert errors < np.abs(names["mean"] - names["given"][::-1]).mean()
+
+
+def test_hybrid(run):
+    names = run("09_hybrid")
+    guess, nothing = names["curves"].values()
+    assert guess[0] > 60 and nothing[0] < 20 and nothing[-1] > 60
+    assert names["found"]["guess"][0] < 0.5 * names["found"]["nothing"][0]
+
+
+def test_bidirectional(run):
+    """The sweep by hand is that of `evaluate_bpc`."""
+    names = run("10_bidirectional")
+    assert names["accuracies"][-1] > 80
+    right = 100 * np.mean(names["guesses"] == names["test_labels"])
+    assert np.allclose(right, names["accuracies"][-1], atol=1e-3)
+
+
 def test_memory(run):
     names = run("11_memory")
     assert names["shares"] == [100.0]
     assert names["wrong"] < 0.3 * names["mean"]
+
+
+def test_temporal(run):
+    """By the closed form of a step, and by Kalman's smoother."""
+    names = run("12_temporal")
+    assert names["away"] < 1e-4 and names["difference"] < 1e-3
+    score, errors = names["score"], names["errors"]
+    assert score(names["means"]) < score(names["filtered"]) < score(names["seen"])
+    assert errors[30] < errors[1]
 
 
 def test_two_senses(run):
@@ -102,6 +153,13 @@ def test_own_data(run):
     names = run("15_own_data")
     assert min(names["accuracies"][-1], names["baseline"][-1]) > 2 * names["common"]
     assert names["counts"].sum() == 200 and len(names["found"][0]) == 3
+
+
+def test_research_loop(run):
+    names = run("16_research_loop")
+    assert len(names["rows"]) == 4 and (names["folder"] / "steps.pdf").is_file()
+    assert np.allclose(names["holm"](np.array([0.01, 0.04, 0.03])), [0.03, 0.06, 0.06])
+    assert names["test"].mean() > 50
 
 
 # --- pages ---
