@@ -151,7 +151,8 @@ plt.legend()
 plt.show()
 
 # %% [markdown]
-# Backpropagation (grey) is still on the plain when we stop. Predictive coding (blue) has found the way down.
+# Backpropagation (grey) is still on the plain when we stop. Predictive coding (blue) has
+# found the way down.
 #
 # ## What to try next
 #

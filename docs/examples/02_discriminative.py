@@ -120,7 +120,7 @@ for axis, energies, title in zip(axes, (before, after), ("before training", "aft
     )
     axis.set(xlabel="time of inference", title=title)
 axes[0].set_ylabel("energy")
-axes[0].legend()
+axes[1].legend()
 plt.show()
 
 # %% [markdown]

@@ -151,7 +151,8 @@ plt.legend()
 plt.show()
 
 # %% [markdown]
-# Both curves begin with a plateau. That of predictive coding is shorter.
+# Backpropagation (grey) is still on the plain when we stop. Predictive coding (blue) has
+# found the way down.
 #
 # ## What to try next
 #

@@ -121,7 +121,7 @@ left.plot(seen[:, 0, 0], ".", color="#bbbbbb", label="seen")
 left.plot(states[:, 0, 0], color="k", linewidth=1, label="true state")
 left.plot(filtered[:, 0, 0], color="#4c72b0", label="predictive coding")
 left.plot(np.array(means)[:, 0, 0], "--", color="#c44e52", label="Kalman's filter")
-left.set(xlabel="time", ylabel="first coordinate")
+left.set(xlabel="time", ylabel="first coordinate", ylim=-19)
 left.legend(fontsize=8, ncols=2)
 right.semilogx(
     list(errors), list(errors.values()), "o-", color="#4c72b0", label="predictive coding"
