@@ -82,9 +82,8 @@ print(f"from the mean of the label: drawings {away:.4f}, real images {spread:.4f
 # ## Reading by inference
 #
 # Now the other way. Clamp an image at the output and leave the input free: `jpc.clamp`
-# without an input. The label starts with all ten units
-# equal, and inference goes down the energy.
-# `jpc.Record` keeps the input on the way.
+# without an input. The label starts with all ten units equal, and inference goes down the
+# energy. `jpc.Record` keeps the input on the way.
 
 
 # %%

@@ -75,8 +75,8 @@ def test_deep_networks(run):
     """With a growing precision the angle to backpropagation grows from 0; so does `S` from 1."""
     names = run("05_deep_networks")
     angles, eigenvalues = names["angles"], names["eigenvalues"]
-    assert angles[0] < 1 and angles == sorted(angles)
-    assert abs(eigenvalues[0] - 1) < 0.01 and eigenvalues == sorted(eigenvalues)
+    assert angles[0] < 0.5 and angles[-1] > 10 and np.all(np.diff(angles) > -0.5)
+    assert abs(eigenvalues[0] - 1) < 0.01 and np.all(np.diff(eigenvalues) > -1e-3)
     assert all(curve[-1] > 70 for curve in names["curves"].values())
 
 

@@ -24,13 +24,13 @@ import jpc
 import jpc.data
 
 SMALL = "JPC_SMALL" in os.environ  # The tests run this file with a smaller network.
-DEPTH, EPOCHS = (3, 2) if SMALL else (8, 8)
+DEPTH, EPOCHS, LARGEST = (3, 2, 1.0) if SMALL else (8, 8, 10.0)
 
 digits = jpc.data.load("digits", flatten=True)
 x = jnp.asarray(digits.train[0][:64])
 y = jax.nn.one_hot(digits.train[1][:64], 10)
 model = jpc.make_mlp(jax.random.key(0), 64, 64, DEPTH, 10, "tanh")
-exact = jpc.Equilibrium(throw=False)
+exact = jpc.Equilibrium(max_steps=0 if SMALL else 200, throw=False)
 
 # %% [markdown]
 # ## The knob
@@ -44,7 +44,7 @@ exact = jpc.Equilibrium(throw=False)
 # backpropagation.
 
 # %%
-precisions = np.geomspace(1e-3, 10, 9)
+precisions = np.geomspace(1e-3, LARGEST, 9)
 angles, eigenvalues = [], []
 for p in precisions:
     found = jpc.regime(

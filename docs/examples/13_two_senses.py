@@ -163,7 +163,7 @@ figure, axes = plt.subplots(4, 10, figsize=(7.5, 3.2), layout="constrained")
 for line, (title, row) in zip(axes, rows.items()):
     for axis, picture in zip(line, row):
         axis.imshow(np.reshape(picture, (8, 8)), cmap="gray_r", vmin=0, vmax=1)
-        axis.set(xticks=[], yticks=[])
+        axis.set(xticks=[], yticks=[], frame_on=False)
     line[0].set_ylabel(title, fontsize=8, rotation=0, ha="right", va="center")
 plt.show()
 

@@ -118,6 +118,7 @@ plt.plot(
 )
 plt.plot(range(1, EPOCHS + 1), baseline, "o-", color="#999999", label="backpropagation")
 plt.axhline(common, linestyle=":", color="k", label="the most common kind")
+plt.xticks(range(2, EPOCHS + 1, 2))
 plt.xlabel("epochs")
 plt.ylabel("test accuracy, %")
 plt.legend()
