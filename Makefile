@@ -7,7 +7,7 @@ COMMAND := .venv/.command
 TOOLS := .venv/.tools
 SITE := .venv/.site
 
-.PHONY: demo test faults docs site clean
+.PHONY: demo test faults examples docs site clean
 
 demo: $(COMMAND)
 	@$(BIN)/jpc train
@@ -22,6 +22,10 @@ test: $(TOOLS)
 faults: $(TOOLS)
 	@$(BIN)/python tests/faults/faults.py
 	@$(BIN)/python tests/faults/kill.py
+
+# Runs the examples, and makes their pages and notebooks in docs/examples: a few minutes.
+examples: $(COMMAND)
+	@$(BIN)/python docs/examples/render.py
 
 # The documentation, in site/. A reference, link or anchor that leads nowhere fails.
 docs: $(SITE)

@@ -1,6 +1,6 @@
 """Associative memory: images are stored in a generative network, and recalled from a part of them.
 
-    JPC_DATA_DIR=... python examples/memory.py [--size quick|full] [--names mnist cifar10]
+    JPC_DATA_DIR=... python benchmarks/memory.py [--size quick|full] [--names mnist cifar10]
         [--counts 64 256 1024] [--updates 500] [--picture memory.png]
 
 The network has 256 latents with a Gaussian prior, 512 hidden units and the pixels. To store images

@@ -1,7 +1,7 @@
 """Temporal predictive coding beside Kalman's filter and smoother: tracking, a linear-Gaussian
 system, learning it, and learning it from streams. Prints the tables of docs/variants/temporal.md.
 
-    python examples/temporal.py --size full --picture docs/results/variants/temporal.png
+    python benchmarks/temporal.py --size full --picture docs/results/variants/temporal.png
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Classifies and generates MNIST's digits with one network: bidirectional predictive coding.
 
-    JPC_DATA_DIR=... python examples/bpc.py [--size quick|full] [--only NAME] [--picture FILE]
+    JPC_DATA_DIR=... python benchmarks/bpc.py [--size quick|full] [--only NAME] [--picture FILE]
 
 Labels are inputs and images, with pixels in [0, 1], outputs. The hidden states have 256 units,
 each direction is a ReLU network between them, and they weigh 1e-3 (top-down) to 1 (bottom-up).

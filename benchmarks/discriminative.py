@@ -1,6 +1,6 @@
 """The first tutorial of predictive coding: MNIST, 784-256-256-10 relu, 20 steps of inference.
 
-    JPC_DATA_DIR=... python examples/discriminative.py [--epochs 10]
+    JPC_DATA_DIR=... python benchmarks/discriminative.py [--epochs 10]
 
 Batches of 500, steps of 0.01 on each example's own energy, Adam 1e-3 on the weights, pixels in
 [0, 1]: the settings of the widely used tutorial. Test accuracy after each epoch.

@@ -1,6 +1,6 @@
 """Monte Carlo predictive coding of MNIST: samples, and how likely test images are.
 
-    JPC_DATA_DIR=... python examples/mcpc.py [--size quick|full] [--picture mcpc.png]
+    JPC_DATA_DIR=... python benchmarks/mcpc.py [--size quick|full] [--picture mcpc.png]
 
 A chain of 20, 128 and 128 latents and 784 bits learns from samples of its posteriors (`mcpc`), and
 for comparison from their peaks (`map`), with as many steps of inference. Images are drawn as bits

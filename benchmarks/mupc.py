@@ -1,9 +1,9 @@
 """Deep networks by muPC: do a hundred layers train, and does a learning rate transfer?
 
-    JPC_DATA_DIR=... python examples/mupc.py sweep [--size quick|full] [--plot mupc.png]
-    JPC_DATA_DIR=... python examples/mupc.py depth [--size quick|full] [--layers 30 100]
-    JPC_DATA_DIR=... python examples/mupc.py mnist [--size quick|full] [--normalise]
-    python examples/mupc.py gradient
+    JPC_DATA_DIR=... python benchmarks/mupc.py sweep [--size quick|full] [--plot mupc.png]
+    JPC_DATA_DIR=... python benchmarks/mupc.py depth [--size quick|full] [--layers 30 100]
+    JPC_DATA_DIR=... python benchmarks/mupc.py mnist [--size quick|full] [--normalise]
+    python benchmarks/mupc.py gradient
 
 All networks have skip connections around their hidden layers, no biases and squared error; batches
 are of 64, the optimiser of the weights is Adam. Unless it says otherwise inference is the

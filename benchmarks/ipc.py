@@ -1,6 +1,6 @@
 """Incremental predictive coding against predictive coding, on Fashion-MNIST.
 
-    JPC_DATA_DIR=... python examples/ipc.py [--size quick|full] [--seeds 3] [--no-decay]
+    JPC_DATA_DIR=... python benchmarks/ipc.py [--size quick|full] [--seeds 3] [--no-decay]
 
 The same network (784-128-128-10, gelu, biases, squared error), the same 600 batches of 64 in one
 pass, the same number of steps of inference: 20 of gradient descent on each example's own energy,

@@ -1,7 +1,7 @@
 """Predictive coding in its errors against predictive coding in its states.
 
-    python examples/epc.py reach
-    JPC_DATA_DIR=... python examples/epc.py mnist [--size quick|full] [--layers 20]
+    python benchmarks/epc.py reach
+    JPC_DATA_DIR=... python benchmarks/epc.py mnist [--size quick|full] [--layers 20]
 
 - `reach`: how far the first of 20 layers has moved (tanh, width 32, orthogonal weights, 4 random
   examples), relative to how far it moves until equilibrium, after some steps of 0.1 on each
