@@ -28,7 +28,7 @@ class PCEnergy(AbstractNetworkEnergy):
     - `precision`: $p_\ell$, one number for all layers or a sequence of one per layer: each a
         number, or an array of the shape of $z_\ell$, which then counts inside the sum.
     - `stiffness`: how many times more precise each hidden state is than the next one, on top of
-        `precision`. With a large one, such as 10,000, it is the last hidden state that gives way
+        `precision`. With a large one, such as a million, the last hidden state gives way
         in inference, and those before it hardly move. `None` is 1.
 
     **Example:**

@@ -93,8 +93,9 @@ class Unfolded(eqx.Module):
         """What is predicted from given states alone, and so does not depend on the errors."""
         whole = lambda name: not (given[name] is None or isinstance(given[name], Masked))
         known = lambda node: node.parents and all(map(whole, node.parents))
-        some = {name: self.network[name] for name in self.names if known(self.network[name])}
-        return {name: node.predict(given, predictor(name)) for name, node in some.items()}
+        some = {name: node for name, node in self.network.items() if known(node)}
+        made = {name: node.predict(given, predictor(name)) for name, node in some.items()}
+        return {name: value for name, value in made.items() if value is not None}
 
     def knowing(self, predicted: dict[Name, Array]) -> "Unfolded":
         """The same network, which need not predict again what was foreseen."""

@@ -56,7 +56,7 @@ NETWORK_OPTIONS: dict[str, dict[str, Any]] = {
 }
 _ADAPTIVE = dict(max_t1=20.0, rtol=1e-3, reduction="sum")
 METHOD_OPTIONS: dict[str, dict[str, Any]] = {
-    "equilibrium": dict(rtol=1e-2, chords=5, steps=100),
+    "equilibrium": dict(rtol=1e-2, chords=None, steps=100),
     "heun": _ADAPTIVE,
     "tsit5": _ADAPTIVE,
     "dopri5": _ADAPTIVE,
@@ -129,7 +129,9 @@ class Inference:
         None, "step size of euler, descent", above=0.0, shown="0.1; images: found"
     )
     rtol: float | None = option(None, "relative tolerance", above=0.0, shown="0.01; flows: 0.001")
-    chords: int | None = option(None, "shared iterations of equilibrium", least=0, shown="5")
+    chords: int | None = option(
+        None, "shared iterations of equilibrium", least=0, shown="as it takes"
+    )
     steps: int | None = option(
         None, "of descent; damped ones of equilibrium", least=0, shown="20; 0 or 100"
     )
