@@ -7,7 +7,7 @@ COMMAND := .venv/.command
 TOOLS := .venv/.tools
 SITE := .venv/.site
 
-.PHONY: demo test faults examples docs site clean
+.PHONY: demo test slow faults examples docs site clean
 
 demo: $(COMMAND)
 	@$(BIN)/jpc train
@@ -16,7 +16,11 @@ test: $(TOOLS)
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --quiet --check .
 	@$(BIN)/basedpyright
-	@$(BIN)/python -m pytest -n 2 --dist loadfile
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
+
+# The examples and the pages that take longest: about 3 minutes.
+slow: $(TOOLS)
+	@$(BIN)/python -m pytest -n 2 -m slow
 
 # Disks that are full, folders that vanish, kills: about 15 minutes.
 faults: $(TOOLS)

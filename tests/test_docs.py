@@ -5,6 +5,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import pytest
 
 import jpc
 from jpc.cli.config import METHOD_OPTIONS
@@ -91,6 +92,7 @@ def test_write_your_own():
     np.testing.assert_allclose(names["causes"], causes, rtol=0.05, atol=0.02)
 
 
+@pytest.mark.slow
 def test_layers():
     """A transformer and a network with dropout learn."""
     names = run("variants/layers.md")
@@ -156,6 +158,7 @@ def test_data(tmp_path, monkeypatch, capsys):
     assert names["images"].shape == (1437, 1, 8, 8)
 
 
+@pytest.mark.slow
 def test_diagnose():
     """What the comments say of the patient."""
     names = run("diagnose.md")
@@ -166,6 +169,7 @@ def test_diagnose():
     assert energies[0] < 1e-13 and 0.2 < energies[-1] < 0.5 and np.all(np.diff(energies) > 0)
 
 
+@pytest.mark.slow
 def test_deep():
     """Every layer of twenty has something to learn from."""
     names = run("deep.md")

@@ -487,7 +487,7 @@ def test_errors_that_were_solved_for_are_better_to_learn_from():
     nodes, clamps = pose(problem, chain)[1:]
     energy = pc(*[1.0] * 9, 0.001)
     posed = (energy, train(energy, layers, nodes, clamps), nodes, clamps)
-    chords = jpc.Equilibrium(rtol=1e-5, chords=4, shared=None, max_steps=0)
+    chords = jpc.Equilibrium(rtol=1e-4, chords=5, shared=None, max_steps=0)
 
     def solved(dtype):
         return to(dtype, posed), infer(chords, *to(dtype, posed))
@@ -505,7 +505,7 @@ def test_errors_that_were_solved_for_are_better_to_learn_from():
         pairs = zip(jax.tree.leaves(grads), best, strict=True)
         return max(np.linalg.norm(a - b) / np.linalg.norm(b) for a, b in pairs)
 
-    assert worst(*inferred.lesson) < 2e-5
+    assert worst(*inferred.lesson) < 5e-5
     assert worst(*inferred.lesson) < 0.5 * worst(energy, inferred.nodes)
 
 

@@ -55,7 +55,7 @@ def test_exact_inference(run):
     learn sooner than the first.
     """
     names = run("03_exact_inference")
-    assert names["slope"](names["exact"].nodes) < 0.1 * names["slope"](names["flow"].nodes)
+    assert names["slope"](names["exact"].nodes) < 0.2 * names["slope"](names["flow"].nodes)
     assert np.all(names["exact"].result == jpc.RESULTS.successful)
     (share,), (wrong,) = names["left"].values(), names["wrong"].values()
     assert share[0] == 1 and abs(share[-1]) < 1e-3
@@ -71,6 +71,7 @@ def test_linear_theory(run):
     assert losses["predictive coding"][-1] < 0.5 * losses["backpropagation"][-1]
 
 
+@pytest.mark.slow
 def test_deep_networks(run):
     """With a growing precision the angle to backpropagation grows from 0; so does `S` from 1."""
     names = run("05_deep_networks")
@@ -80,6 +81,7 @@ def test_deep_networks(run):
     assert all(curve[-1] > 70 for curve in names["curves"].values())
 
 
+@pytest.mark.slow
 def test_mupc(run):
     """A learning rate between the extremes is best."""
     names = run("06_mupc")
@@ -87,12 +89,14 @@ def test_mupc(run):
     assert min(row) < 0.7 * min(row[0], row[-1])
 
 
+@pytest.mark.slow
 def test_generative(run):
     names = run("07_generative")
     assert names["away"] < 0.5 * names["spread"]
     assert names["right"][0].mean() < 0.2 and names["right"][-1].mean() > 0.7
 
 
+@pytest.mark.slow
 def test_monte_carlo(run):
     """Dreams are nearer to real images than random pixels are, and means of explanations nearer
     to their images than other images are.
@@ -104,6 +108,7 @@ def test_monte_carlo(run):
     assert errors < np.abs(names["mean"] - names["given"][::-1]).mean()
 
 
+@pytest.mark.slow
 def test_hybrid(run):
     names = run("09_hybrid")
     guess, nothing = names["curves"].values()
@@ -111,6 +116,7 @@ def test_hybrid(run):
     assert names["found"]["guess"][0] < 0.7 * names["found"]["nothing"][0]
 
 
+@pytest.mark.slow
 def test_bidirectional(run):
     """The sweep by hand is that of `evaluate_bpc`."""
     names = run("10_bidirectional")
@@ -119,12 +125,14 @@ def test_bidirectional(run):
     assert np.allclose(right, names["accuracies"][-1], atol=1e-3)
 
 
+@pytest.mark.slow
 def test_memory(run):
     names = run("11_memory")
     assert names["shares"] == [100.0]
     assert names["wrong"] < 0.3 * names["mean"]
 
 
+@pytest.mark.slow
 def test_temporal(run):
     """By the closed form of a step, and by Kalman's smoother."""
     names = run("12_temporal")
@@ -134,6 +142,7 @@ def test_temporal(run):
     assert errors[30] < errors[1]
 
 
+@pytest.mark.slow
 def test_two_senses(run):
     """What is given stays, and what is not is better than the mean image."""
     names = run("13_two_senses")
@@ -143,18 +152,21 @@ def test_two_senses(run):
     assert names["wrong"](names["told"]) < names["guess"]
 
 
+@pytest.mark.slow
 def test_own_energy(run):
     names = run("14_own_energy")
     assert np.allclose(*names["same"], rtol=1e-5) and np.allclose(*names["ends"], rtol=1e-3)
     assert names["errors"]["robust"] < 0.6 * names["errors"]["squared"]
 
 
+@pytest.mark.slow
 def test_own_data(run):
     names = run("15_own_data")
     assert min(names["accuracies"][-1], names["baseline"][-1]) > 2 * names["common"]
     assert names["counts"].sum() == 200 and len(names["found"][0]) == 3
 
 
+@pytest.mark.slow
 def test_research_loop(run):
     names = run("16_research_loop")
     assert len(names["rows"]) == 4 and (names["folder"] / "steps.pdf").is_file()

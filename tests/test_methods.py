@@ -66,7 +66,9 @@ def test_methods_report_the_same(name):
     inferred = eqx.filter_eval_shape(run, PC, *PROBLEM.posed())
     more = inferred.stats.keys() - {"steps", "evaluations", "gradient_norm"}
     assert len(inferred.stats) - len(more) == 3
-    assert more == {"flow": {"t1", "rejected"}, "equilibrium": {"error"}}.get(name, set())
+    assert more == {"flow": {"t1", "rejected"}, "equilibrium": {"error", "converged"}}.get(
+        name, set()
+    )
     assert {x.shape for x in jax.tree.leaves((inferred.result, inferred.stats))} == {(5,)}
     assert [z.shape for z in free(inferred)] == [z.shape for z in PROBLEM.hidden]
 

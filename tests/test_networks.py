@@ -257,7 +257,7 @@ def cnn_steps(size, pool, methods):
 @pytest.mark.parametrize("size", ["vgg5", "vgg9"])
 @pytest.mark.usefixtures("quick_compilation")
 def test_every_cnn_learns_at_its_equilibrium(size):
-    solved = jpc.Equilibrium(rtol=1e-6, chords=8, max_steps=0)
+    solved = jpc.Equilibrium(rtol=1e-6, chords=10, max_steps=0)
     heun = jpc.GradientFlow(dfx.Heun(), t1=200.0, rtol=1e-4)
     for left, off in cnn_steps(size, "average", [solved, heun]):
         assert left < 1e-3

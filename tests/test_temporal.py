@@ -169,7 +169,7 @@ def test_kalman_by_the_covariance_that_it_settles_at():
 
 def test_the_tracking_task():
     """Of the authors: the errors of Kalman's filter and of tPC that others measured."""
-    task = runpy.run_path(str(Path(__file__).parents[1] / "examples" / "temporal.py"))
+    task = runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "temporal.py"))
     transition, seen = task["constant_acceleration"](), task["TRACKING_C"]
     states, x = task["simulate"](transition, seen, range(10), 1000)
     params = [linear(transition), linear(seen)]

@@ -94,7 +94,8 @@ class Unfolded(eqx.Module):
         whole = lambda name: not (given[name] is None or isinstance(given[name], Masked))
         known = lambda node: node.parents and all(map(whole, node.parents))
         some = {name: node for name, node in self.network.items() if known(node)}
-        made = {name: node.predict(given, predictor(name)) for name, node in some.items()}
+        enters = lambda node: {parent: given[parent] for parent in node.parents}
+        made = {name: n.predict(enters(n), predictor(name)) for name, n in some.items()}
         return {name: value for name, value in made.items() if value is not None}
 
     def knowing(self, predicted: dict[Name, Array]) -> "Unfolded":

@@ -35,6 +35,7 @@ from .relax import at_least, dot, pick, relax
 from .sketch import Sketch
 
 _CHORDS, _STEPS = 12, 200  # At most, if nothing else was asked for.
+_EXACT = 5  # Chords that most examples need to be far within the tolerance.
 _FEW = 2  # Chords where a device would rather not wait.
 _LARGE = 2**20  # Units of a batch, from which on waiting takes no time in comparison.
 _DEEP = 16  # States, from which on chords are a loop, for a short first call.
@@ -236,7 +237,7 @@ class Equilibrium(AbstractInference):
     def _go_on(self, ways: Way, step: Callable[[Way], Way], depth: int) -> Way:
         most = _CHORDS if self.chords is None else self.chords
         if self._steps > 0:
-            return until_all(ways, step, self.rtol, most)
+            return until_all(ways, step, self.rtol, most, least=min(_EXACT, most))
         units = sum(z.size for z in jax.tree.leaves(ways.now.v))
         if self.chords is None and (not accelerated() or units > _LARGE):
             return until_together(ways, step, self.rtol, most)

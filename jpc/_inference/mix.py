@@ -21,7 +21,8 @@ from .relax import at_least, norm, pick
 # How fast changes shrink, at most and at least, as far as is believed: strictly, and in training.
 _STRICT, _RATIOS = (0.2, 0.9), (0.1, 0.9)
 _FAR = 10.0  # A change so many times what there is leads nowhere.
-_SPARE = 0.1  # Of the tolerance: an example goes on to there while it waits for others.
+# Parts of the tolerance, strictly and in training, to which an example goes on while it waits.
+_SPARES = 1e-3, 0.1
 _RIDGE = 1e-6
 _INNER = 5, 2  # Newton's steps for a loss that is not a square, at first and then.
 
@@ -92,7 +93,8 @@ def go_on(chords: Chords, way: Way) -> Way:
     new = _move(chords, z, delta, lam, changes, sizes, part, gap)
     best = pick(part <= way.best.part, new, way.best)
     new = Way(new, best, (here, way.last[0]), way.rounding, way.taken + 1)
-    return pick(way.over(_SPARE * chords.rtol), way, new)
+    spare = _SPARES[0] if chords.strict else _SPARES[1]
+    return pick(way.over(spare * chords.rtol), way, new)
 
 
 def finish(chords: Chords, way: Way) -> Found:
@@ -106,12 +108,16 @@ def finish(chords: Chords, way: Way) -> Found:
     return Found(best.v, z, delta, unravel(best.lam), gap, way.taken, steady, held)
 
 
-def until_all(ways: Way, step: Callable[[Way], Way], rtol: Number, most: int) -> Way:
+def until_all(
+    ways: Way, step: Callable[[Way], Way], rtol: Number, most: int, *, least: int = 1
+) -> Way:
     """Iterations of a batch until no example has anything left to do."""
 
     def unfinished(ways: Way) -> Bool[Array, ""]:
         over = jax.vmap(lambda way: way.over(rtol))(ways)
-        return ~jnp.all(over) & (jnp.max(ways.taken) < most)
+        taken = jnp.max(ways.taken)
+        waits = jnp.all(jax.vmap(lambda way: way.over(_SPARES[0] * rtol))(ways))
+        return (taken < most) & ~jnp.all(over) | ((taken < least) & ~waits)
 
     return jax.lax.while_loop(unfinished, step, ways)
 
