@@ -121,12 +121,13 @@ def test_a_step_that_does_not_take_it_back_makes_its_own():
     assert "converged" not in fitted.history[0]
 
 
-def test_rectifiers_and_other_methods_carry_nothing():
+def test_rectifiers_own_matrices_and_other_methods_carry_nothing():
     batch = dict(output=Y[:SIZE], input=X[:SIZE])
     traced = lambda method, state: eqx.filter_eval_shape(step_of(method), **state, **batch)
     assert traced(jpc.Equilibrium(), begin("relu"))["inference"] is None
     assert traced(jpc.Equilibrium(), begin())["inference"].max_steps == 0
     assert traced(jpc.Descent(0.1, 3), begin())["inference"] is None
+    assert traced(jpc.Equilibrium(shared=None), begin())["inference"] is None
 
 
 @pytest.mark.parametrize("gain", [1.0, 2.0])

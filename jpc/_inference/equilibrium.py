@@ -160,7 +160,7 @@ class Equilibrium(AbstractInference):
         return _STEPS if self.max_steps is None else self.max_steps
 
     def _carry(self, matrix: PyTree) -> "Equilibrium | None":
-        if matrix is None:
+        if matrix is None or self.shared is None:  # Those of other examples are of no use.
             return None
         return dataclasses.replace(self, matrix=matrix, max_steps=self.max_steps or 0)
 
