@@ -308,7 +308,7 @@ def deep(depth, param_type, width=4, batch=4):
 
 
 @pytest.mark.parametrize("param_type", ["sp", "mupc"])
-@pytest.mark.parametrize("depth", [30, 100])
+@pytest.mark.parametrize("depth", [30, pytest.param(100, marks=pytest.mark.slow)])
 def test_deep_networks(depth, param_type):
     problem, layers, chain = deep(depth, param_type)
     nodes, clamps = pose(problem, chain)[1:]
