@@ -1,10 +1,12 @@
 """What the benchmarks share: data, networks, training, and interleaved timing."""
 
+import csv
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import equinox as eqx
 import jax
@@ -159,3 +161,12 @@ def relative_error(one, other) -> tuple[float, float]:
 def device() -> str:
     kind = jax.devices()[0]
     return f"{kind.device_kind} ({kind.platform}), JAX {jax.__version__}"
+
+
+def write_rows(path: Path | None, names: Sequence[str], rows: Iterable[Sequence]) -> None:
+    """Adds rows to a csv, if there is one; a new one begins with the names of its columns."""
+    if path is None:
+        return
+    new = not path.exists()
+    with path.open("a", newline="") as file:
+        csv.writer(file).writerows([names, *rows] if new else rows)

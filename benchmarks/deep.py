@@ -2,6 +2,7 @@
 
     JPC_DATA_DIR=... python benchmarks/deep.py [--networks vgg5 vgg7 resnet] [--epochs 0 1 10]
     JPC_DATA_DIR=... python benchmarks/deep.py --train [--networks vgg5] [--epochs 3]
+    ... [--out FILE.csv]
 
 The first form: networks on CIFAR-10, trained by backpropagation for so many epochs; for each loss
 and output precision the error of the learning gradient of a batch against float64 after some
@@ -9,20 +10,23 @@ chords, and for how many examples the certificate holds, with the device's own p
 matrices and with precise ones. The reference is `Equilibrium(rtol=1e-6)` in float64, with the
 fraction of examples that converged there. The second form: test accuracy after each epoch of
 training at equilibrium, and the time of an epoch relative to backpropagation.
+
+`default` is `Equilibrium()` as a plain call has it, with steps of single examples; `fit` the same
+as `jpc.fit` has it, without.
 """
 
 import argparse
 import functools as ft
-import itertools
 import math
 import time
+from pathlib import Path
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import optax
-from common import device, in_parallel, relative_error, start, to_double
+from common import device, in_parallel, relative_error, start, to_double, write_rows
 
 import jpc
 import jpc.data
@@ -30,6 +34,7 @@ import jpc.data
 LOSSES = {"mse": jpc.squared_error, "ce": jpc.cross_entropy}
 CHORDS = {f"{k}": jpc.Equilibrium(chords=k, max_steps=0, throw=False) for k in (1, 2, 3, 5)}
 DEFAULT = {"default": jpc.Equilibrium(throw=False)}
+FIT = {"fit": jpc.Equilibrium(max_steps=0, throw=False)}
 
 
 # --- networks ---
@@ -116,11 +121,11 @@ def load() -> tuple:
 
 
 def make_epoch(gradient, optim, batch: int):
-    """A compiled function of a key, parameters and data: one epoch with flips and crops."""
+    """A compiled function of data, a key and parameters: one epoch with flips and crops."""
 
     @eqx.filter_jit(donate="all-except-first")
-    def epoch(data, key, layers, state):
-        images, labels = data
+    def epoch(fixed, key, layers, state):
+        (images, labels), given = fixed
         arrays, static = eqx.partition(layers, eqx.is_inexact_array)
         order_key, *keys = jr.split(key, 1 + len(images) // batch)
         order = jr.permutation(order_key, len(images))[: len(keys) * batch].reshape(-1, batch)
@@ -129,7 +134,7 @@ def make_epoch(gradient, optim, batch: int):
             arrays, state = carry
             key, rows = item
             x, y = jpc.data.augment(key, images[rows]), labels[rows]
-            grads = gradient(eqx.combine(arrays, static), x, y)
+            grads = gradient(*given, eqx.combine(arrays, static), x, y)
             updates, state = optim.update(grads, state, arrays)
             return (eqx.apply_updates(arrays, updates), state), None
 
@@ -154,26 +159,35 @@ def optimiser(epochs: int, steps: int) -> optax.GradientTransformation:
     return optax.adamw(schedule, weight_decay=5e-4)
 
 
-def run(gradient, layers, data, epochs: int, batch: int):
+@ft.cache
+def make_training(gradient, epochs: int, steps: int, batch: int):
+    optim = optimiser(epochs, steps)
+    return optim, make_epoch(gradient, optim, batch)
+
+
+def run(gradient, given: tuple, layers, data, epochs: int, batch: int):
     """The layers after each epoch, and how long it took."""
-    optim = optimiser(epochs, len(data[0]) // batch)
+    optim, epoch = make_training(gradient, epochs, len(data[0]) // batch, batch)
     state, key = optim.init(eqx.filter(layers, eqx.is_inexact_array)), jr.key(1)
-    epoch = make_epoch(gradient, optim, batch)
     layers = jax.tree.map(lambda a: a + 0 if eqx.is_array(a) else a, layers)  # To be donated.
     for _ in range(epochs):
         begin, (key, now) = time.perf_counter(), jr.split(key)
-        layers, state = epoch(data, now, layers, state)
+        layers, state = epoch((data, given), now, layers, state)
         jax.block_until_ready(eqx.filter(layers, eqx.is_array))
         yield layers, time.perf_counter() - begin
 
 
 # --- the two tables ---
 
+ERRORS = ["network", "epochs", "loss", "precision", "matmul", "iterations", "error"]
+ERRORS += ["certified", "reference"]
+TRAINING = ["network", "loss", "rule", "precision", "epoch", "accuracy", "time"]
+
 
 @ft.cache
 def compiled(kind: str, loss: str):
     """One program for all precisions, and for a network of any age."""
-    methods = CHORDS | DEFAULT
+    methods = CHORDS | FIT | DEFAULT
     if kind == "exact":
         return eqx.filter_jit(
             ft.partial(infer, jpc.Equilibrium(rtol=1e-6, max_steps=300, throw=False), loss)
@@ -185,7 +199,9 @@ def compiled(kind: str, loss: str):
     return eqx.filter_jit(every)
 
 
-def show_errors(name: str, layers, batch, loss: str, precisions: list[float]) -> None:
+def show_errors(name: str, age: int, layers, batch, loss: str, args) -> None:
+    precisions = args.precisions
+
     def measure(kind: str):
         fn = compiled(kind, loss)
         if kind == "exact":
@@ -196,38 +212,46 @@ def show_errors(name: str, layers, batch, loss: str, precisions: list[float]) ->
             return [fn(jnp.asarray(p, jnp.float32), layers, *batch) for p in precisions]
 
     kinds = {kind: kind for kind in ("exact", "default", "highest")}
-    found = in_parallel(measure, kinds)
+    found, rows = in_parallel(measure, kinds), []
     for i, p in enumerate(precisions):
         reference, share, _ = found["exact"][i]
-        print(f"\n{name}, {loss}, output precision {p:g} (float64: {float(share):4.0%} converged)")
+        print(f"\n{name} after {age} epochs, {loss}, output precision {p:g}", end=" ")
+        print(f"(float64: {float(share):4.0%} converged)")
         for kind, label in (("default", "as it is"), ("highest", "precise")):
             cells = []
             for k, (gradient, okay, _) in found[kind][i].items():
                 error, _ = relative_error(gradient, reference)
                 cells.append(f"{k}: {error:7.1e} {float(okay):4.0%}")
+                rows.append((name, age, loss, p, kind, k, float(error), float(okay), float(share)))
             steps = found[kind][i]["default"][2]
             print(f"  {label:9s} {' | '.join(cells)} | steps {int(jnp.max(steps))}", flush=True)
+    write_rows(args.out, ERRORS, rows)
 
 
 def show_training(name: str, layers, train, test, args) -> None:
-    rules = {("backpropagation", loss, 1.0): ft.partial(backprop, loss) for loss in args.losses}
-    methods = {"3 chords": CHORDS["3"], "default": DEFAULT["default"]}
-    for loss, p, (label, method) in itertools.product(
-        args.losses, args.precisions, methods.items()
-    ):
-        if label in args.methods:
-            gradient = lambda *a, m=method, lo=loss, p=p: infer(m, lo, p, *a)[0]
-            rules[label, loss, p] = gradient
-    base = {}
-    for (label, loss, p), gradient in rules.items():
-        ends = run(gradient, layers, train, args.epochs[-1], args.batch)
-        ends = [(float(accuracy(layers, *test)), seconds) for layers, seconds in ends]
-        accuracies, times = zip(*ends, strict=True)
-        seconds = min(times[1:], default=math.nan)  # The first compiles.
-        base.setdefault(loss, seconds)
-        percent = " ".join(f"{a:5.1f}" for a in accuracies)
-        cost = f"{seconds:6.2f} s an epoch, {seconds / base[loss]:5.2f} x"
-        print(f"{name} {loss} {label:16s} p = {p:<6g} {percent} %  {cost}", flush=True)
+    methods = {"backpropagation": None, "3 chords": CHORDS["3"], **FIT, **DEFAULT}
+    for loss in args.losses:
+        base = math.nan
+        for label in ("backpropagation", *args.methods):
+            method = methods[label]
+            gradient = ft.partial(backprop, loss) if method is None else teach(method, loss)
+            for p in [1.0] if method is None else args.precisions:
+                given = () if method is None else (jnp.asarray(p),)
+                ends = run(gradient, given, layers, train, args.epochs[-1], args.batch)
+                ends = [(float(accuracy(layers, *test)), seconds) for layers, seconds in ends]
+                accuracies, times = zip(*ends, strict=True)
+                seconds = min(times[1:], default=math.nan)  # The first compiles.
+                base = seconds if method is None else base
+                percent = " ".join(f"{a:5.1f}" for a in accuracies)
+                cost = f"{seconds:6.2f} s an epoch, {seconds / base:5.2f} x"
+                print(f"{name} {loss} {label:16s} p = {p:<6g} {percent} %  {cost}", flush=True)
+                rows = [(name, loss, label, p, i, a) for i, a in enumerate(accuracies, start=1)]
+                write_rows(args.out, TRAINING, [(*row, seconds / base) for row in rows])
+
+
+@ft.cache
+def teach(method, loss: str):
+    return lambda *given: infer(method, loss, *given)[0]
 
 
 def main() -> None:
@@ -236,7 +260,9 @@ def main() -> None:
     parser.add_argument("--networks", nargs="+", default=["vgg5", "vgg7", "resnet"])
     parser.add_argument("--losses", nargs="+", default=list(LOSSES), choices=LOSSES)
     parser.add_argument("--precisions", type=float, nargs="+", default=[1e-3, 1e-2, 0.1, 1.0])
-    parser.add_argument("--methods", nargs="+", default=["3 chords"], help="of training")
+    methods = ["3 chords", *FIT, *DEFAULT]
+    parser.add_argument("--methods", nargs="+", default=methods[:2], choices=methods)
+    parser.add_argument("--out", type=Path, help="a csv to add the table to")
     parser.add_argument("--epochs", type=int, nargs="+", default=[0, 1, 10])
     parser.add_argument("--channels", type=int, default=128)
     parser.add_argument("--batch", type=int, default=128)
@@ -254,12 +280,11 @@ def main() -> None:
         batch = jax.tree.map(lambda x: x[: args.examples], train)
         for loss in args.losses:
             if 0 in args.epochs:
-                show_errors(f"{name} at initialisation", layers, batch, loss, args.precisions)
-            ends = run(ft.partial(backprop, loss), layers, train, max(args.epochs), args.batch)
+                show_errors(name, 0, layers, batch, loss, args)
+            ends = run(ft.partial(backprop, loss), (), layers, train, max(args.epochs), args.batch)
             for count, (trained, _) in enumerate(ends, start=1):
                 if count in args.epochs:
-                    label = f"{name} after {count} epochs"
-                    show_errors(label, trained, batch, loss, args.precisions)
+                    show_errors(name, count, trained, batch, loss, args)
 
 
 if __name__ == "__main__":

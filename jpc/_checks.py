@@ -4,6 +4,9 @@ A program can check its numbers itself and raise, through its host. That makes a
 keeps a compiled program out of JAX's cache, and shows the stack of the call that was traced rather
 than of the one that failed. So our calls run a program that turns what fails a check into NaNs
 instead. If it returns any, they run the program that says why.
+
+In the same way a call on the CPU tries first without what is seldom needed and takes long to
+compile. If that is needed, the program without it returns NaNs, and the call runs the whole one.
 """
 
 import contextlib
@@ -23,8 +26,9 @@ from ._device import accelerated
 from ._fixed import Fixed, join, split
 
 _F = TypeVar("_F", bound=Callable)
-Failure = Literal["default", "raise", "nan"]
+Failure = Literal["default", "raise", "nan", "try"]
 _ON_ERROR: ContextVar[Failure] = ContextVar("on_error", default="default")
+_TRIED: ContextVar[list | None] = ContextVar("tried", default=None)
 
 REMEDY = "Check the data, or use smaller weights, a smaller step size, a smaller learning rate."
 
@@ -32,7 +36,8 @@ REMEDY = "Check the data, or use smaller weights, a smaller step size, a smaller
 @contextlib.contextmanager
 def checks(on_error: Failure) -> Iterator[None]:
     """What a check that fails does in what is traced in here: by default, what `EQX_ON_ERROR`
-    says, or else raise; raise whatever it says; or leave NaNs that somebody looks for later.
+    says, or else raise; raise whatever it says; or leave NaNs that somebody looks for later. So
+    it is in a first try, too.
     """
     token = _ON_ERROR.set(on_error)
     try:
@@ -54,24 +59,55 @@ def checked_jit(fn: _F) -> _F:
         with checks(on_error):
             return fn(*args, **kwargs)
 
-    @ft.partial(jax.jit, static_argnums=0)
-    def marked(fixed: Hashable, arrays: list) -> tuple[Fixed, list, Array]:
+    @ft.partial(jax.jit, static_argnums=(0, 1))
+    def marked(on_error: Failure, fixed: Hashable, arrays: list) -> tuple[Fixed, list, Array]:
         args, kwargs = join(fixed, arrays)
-        with checks("nan"):
+        with checks(on_error), _noting_tries() as tried:
             fixed, arrays = split(fn(*args, **kwargs))
-        return Fixed(fixed), arrays, _any_marked(arrays)
+        return Fixed((fixed, bool(tried))), arrays, _any_marked(arrays)
+
+    needed: set[Hashable] = set()  # What a first try was not enough for.
 
     def call(*args, **kwargs):
         on_error, (fixed, arrays) = _ON_ERROR.get(), split((args, kwargs))
         if on_error != "default" or any(isinstance(x, Tracer) for x in arrays):
             return traced(on_error, args, kwargs)
-        rest, arrays, failed = _in_words(lambda: marked(fixed, arrays))
+        tries = not (accelerated() or (needed and fixed in needed))
+        run = lambda how: _in_words(lambda: marked(how, fixed, arrays))
+        rest, made, failed = run("try" if tries else "nan")
         if isinstance(failed, Tracer):  # Of arrays that are known, in somebody's jit.
             return traced(on_error, args, kwargs)
+        if tries and rest.value[1] and failed:
+            needed.add(fixed)
+            rest, made, failed = run("nan")
         _look(failed, lambda: traced("raise", args, kwargs))
-        return join(rest.value, arrays)
+        return join(rest.value[0], made)
 
     return ft.wraps(fn)(call)  # pyright: ignore[reportReturnType]
+
+
+@contextlib.contextmanager
+def _noting_tries() -> Iterator[list]:
+    tried: list = []
+    token = _TRIED.set(tried)
+    try:
+        yield tried
+    finally:
+        _TRIED.reset(token)
+
+
+def trying() -> bool:
+    """Whether what is traced is a first try, which may leave out what is seldom needed."""
+    if _ON_ERROR.get() != "try":
+        return False
+    if (tried := _TRIED.get()) is not None:
+        tried.append(True)
+    return True
+
+
+def need_more(where: Bool[Array, ""], tree: PyTree) -> PyTree:
+    """Returns `tree`, from a first try that was not enough if `where` is true."""
+    return _mark(where, tree, jnp.nan)
 
 
 _LAST = threading.local()
@@ -135,7 +171,7 @@ def _raise_if(
     failed: Bool[Array, ""], index: Int[Array, "..."], messages: list[str], token: PyTree
 ) -> PyTree:
     on_error = _ON_ERROR.get()
-    if on_error == "nan":
+    if on_error in ("nan", "try"):
         return _mark(failed, token, jnp.nan)
     passed = jnp.asarray(True)
     passed = eqx.branched_error_if(passed, failed, index, messages, on_error=on_error)

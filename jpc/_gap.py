@@ -6,9 +6,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, PyTree
 
 from ._functional import Activities, call, of_params
-from ._inference import Equilibrium
+from ._inference import Equilibrium, Inferred
 from ._metrics import tree_norm
-from ._options import Options, Params, setup
+from ._options import Options, Params, Posed, Setup, setup
 
 
 def equilibrium_gap(
@@ -47,9 +47,18 @@ def equilibrium_gap(
     return call(_gap, setup(params, options), params, activities, output, input)
 
 
+def tolerance(nodes: PyTree) -> float:
+    """Of an equilibrium that others are compared with."""
+    return float(jnp.finfo(jnp.result_type(*jax.tree.leaves(nodes))).eps) ** 0.5
+
+
 def _gap(setup, params, posed):
-    rtol = jnp.sqrt(jnp.finfo(jnp.result_type(*jax.tree.leaves(posed.nodes))).eps)
-    inferred = Equilibrium(rtol=rtol, throw=False)(setup.energy, *posed)
+    exact = Equilibrium(rtol=tolerance(posed.nodes), throw=False)
+    return compare(setup, params, posed, exact(setup.energy, *posed))
+
+
+def compare(setup: Setup, params: Params, posed: Posed, inferred: Inferred) -> dict[str, Any]:
+    """What is here, and what there is at equilibrium."""
     lesson = inferred.lesson or (setup.energy, inferred.nodes)
     gradient = lambda energy, nodes: eqx.filter_grad(of_params(setup, posed, energy))(
         params, nodes, posed.clamps

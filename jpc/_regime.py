@@ -13,6 +13,7 @@ from jaxtyping import Array, ArrayLike, PRNGKeyArray, PyTree
 from ._checks import checked_jit
 from ._energy import AbstractEnergy, Unfolded, take_apart, total
 from ._functional import call, make_layers
+from ._gap import tolerance
 from ._generic import as_they_are
 from ._given import check_callable, check_type
 from ._inference import (
@@ -265,8 +266,8 @@ def _relaxed(inference: AbstractInference, inferred: Inferred, problem: tuple) -
         more = len(clamps) - len(ended)
         ended = ended if isinstance(ended, dict) else [*ended, *[None] * more]
     first = Forward.of("The regime", (energy, params, nodes, clamps), None).nodes
-    rtol = jnp.sqrt(jnp.finfo(jnp.result_type(*jax.tree.leaves(first))).eps)
-    last = Equilibrium(rtol=rtol, throw=False)(energy, params, first, clamps).nodes
+    exact = Equilibrium(rtol=tolerance(first), throw=False)
+    last = exact(energy, params, first, clamps).nodes
     return relaxed_share(
         *(jnp.mean(examples(energy, params, z, clamps)) for z in (first, ended, last))
     )

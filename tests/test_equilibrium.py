@@ -239,7 +239,7 @@ def test_rounding_is_no_reason_to_go_on():
     posed = to(jnp.float32, (jpc.PCEnergy(jpc.cross_entropy), layers, nodes, clamps))
     inferred = infer(jpc.Equilibrium(), *posed)
     assert np.all(succeeded(inferred))
-    assert np.max(inferred.stats["steps"]) <= 20
+    assert np.max(inferred.stats["steps"]) <= 24  # Of which 16 are those of the batch.
 
 
 def test_an_accelerator_may_round_products_more(monkeypatch):
@@ -329,8 +329,9 @@ def test_a_large_output(inference):
     assert_converged(WIDE, solve(WIDE, inference), 1e-6)
 
 
-def test_a_sketch_is_enough_for_a_large_output():
+def test_a_sketch_is_enough_for_a_large_output(monkeypatch):
     """Of less than its rank, and no example by itself."""
+    monkeypatch.setattr(equilibrium_module, "_DEEP", 0)  # Forty chords are long to compile.
     method = jpc.Equilibrium(rtol=1e-6, chords=40, max_steps=0, dense=1)
     inferred = solve(WIDE, method, pc(1.0, 1e-3))
     assert_converged(WIDE, inferred, 1e-6, WIDE.chain(precisions=[1.0, 1e-3]))

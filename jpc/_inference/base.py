@@ -318,6 +318,8 @@ def check_matrix(matrix: PyTree, share: Callable[[], PyTree]) -> PyTree:
     same = jax.tree.structure(matrix) == jax.tree.structure(own)
     if not same or shapes(matrix) != shapes(own):
         got = shapes(matrix) if eqx.filter(matrix, eqx.is_array) is not None else show(matrix)
+        if shapes(matrix) == shapes(own):
+            got = "something else of this shape"
         raise ValueError(
             f"matrix is of another problem: this one's has the shapes {shapes(own)}, got {got}. "
             "Make it with .prepare(energy, params, nodes, clamps) of a batch like this one."

@@ -54,8 +54,8 @@ class Matrix(NamedTuple):
 
 class Found(NamedTuple):
     r"""Of one example: the coordinates `v`, how far they are off relatively, and what follows at
-    the states `z` where they were linearised: $\lambda$ and $\delta = J^T \lambda$. `steady`
-    says whether there is a reason to believe that, `kinks` whether units are held at kinks.
+    the states `z` where they were linearised: $\lambda$ and $\delta = J^T \lambda$. `kinks`
+    says whether units are held at kinks.
     """
 
     v: dict
@@ -64,7 +64,6 @@ class Found(NamedTuple):
     lam: dict
     gap: Array
     steps: Array
-    steady: Array
     kinks: Array
 
 
@@ -128,7 +127,7 @@ def learn_from(unfolded: Unfolded, v: dict, given: dict, lam: dict | None) -> Fo
         lam = {n: -slope for n, slope in jax.grad(unfolded.loss)(predicted, given).items()}
         delta = jax.tree.map(jnp.multiply, v, unfolded.weights())
     never = jnp.asarray(jnp.inf, jnp.result_type(*jax.tree.leaves(v)))
-    return Found(v, z, delta, lam, never, jnp.asarray(0), jnp.asarray(True), jnp.asarray(False))
+    return Found(v, z, delta, lam, never, jnp.asarray(0), jnp.asarray(False))
 
 
 def energy_of(unfolded: Unfolded, v: dict, given: dict) -> tuple[Array, Array]:

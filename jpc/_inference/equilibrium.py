@@ -9,11 +9,11 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
-from .._checks import raise_if_not_finite
+from .._checks import need_more, raise_if_not_finite, trying
 from .._clamp import check_problem, like
 from .._device import accelerated
-from .._energy import EPCEnergy, LocalEnergy, Parts, Unfolded, take_apart
-from .._given import check_count, check_flags
+from .._energy import AbstractEnergy, EPCEnergy, LocalEnergy, Parts, Unfolded, ravel, take_apart
+from .._given import check_count, check_flags, check_type
 from .._metrics import tree_norm
 from .._solve import solve
 from .._types import Given, Number
@@ -31,10 +31,10 @@ from .chords import Chords, Found, Inverse, Matrix, add, derivatives, energy_of,
 from .implicit import implicit
 from .kinks import find_kinks, settle
 from .mix import Way, begin, finish, go_on, until_all, until_together
-from .relax import at_least, dot, pick, relax
+from .relax import at_least, dot, norm, pick, relax
 from .sketch import Sketch
 
-_CHORDS, _STEPS = 12, 200  # At most, if nothing else was asked for.
+_CHORDS, _STEPS = 16, 200  # At most, if nothing else was asked for.
 _EXACT = 5  # Chords that most examples need to be far within the tolerance.
 _FEW = 2  # Chords where a device would rather not wait.
 _LARGE = 2**20  # Units of a batch, from which on waiting takes no time in comparison.
@@ -69,13 +69,13 @@ class Equilibrium(AbstractInference):
     - `rtol`: an example has converged when its errors are off by less than this, relatively.
     - `chords`: how many iterations with a shared matrix; each is one forward and one backward
         pass without gradients of the weights. With a `max_steps` other than 0 they end when all
-        examples have converged. `None`: as many as it takes, 12 at most. (With no other steps
+        examples have converged. `None`: as many as it takes, 16 at most. (With no other steps
         on an accelerator, where small networks would wait for an answer, 2.)
     - `shared`: how many examples of the batch to take the matrix from; `None`: each example
         has its own.
     - `max_steps`: how many steps an example may take by itself after that. With 0 an example that
-        has not converged says so in `result`, and what there is to learn from it is what the
-        chords left. `None` is 200, and 0 in training that carries the matrix along.
+        has not converged says so in `result`, and one that is off by more than 10 % learns from
+        its first chord. `None` is 200, and 0 in training that carries the matrix along.
     - `dense`: the largest number of units that are predicted and given for which whole matrices
         are made. Beyond it $A$ is sketched, from twice as many products. With 0 there are no
         matrices, and no chords.
@@ -132,7 +132,7 @@ class Equilibrium(AbstractInference):
         )
         still = fixed_unfold(fixed_params)
         start = start if in_errors else jax.vmap(still.coordinates)(start, fixed)
-        found, okay, done, matrix = self._solve(still, start, fixed)
+        found, okay, done, matrix, left = self._solve(still, start, fixed)
 
         def end(v, given):
             v = implicit(v, unfold, params, given)
@@ -146,8 +146,10 @@ class Equilibrium(AbstractInference):
         lesson = LocalEnergy(inner), like(nodes, pair(still, found.z, add(found.delta, found.lam)))
         if self.throw:
             ended = raise_if_not_finite({"What there is to learn": lesson[1]}, ended)
+        if left is not None:
+            ended, lesson = need_more(left, ended), need_more(left, lesson)
         stats = {"steps": found.steps, "evaluations": found.steps + 1, "error": found.gap}
-        stats["converged"] = found.steady & (found.gap <= self.rtol)
+        stats["converged"] = self._converged(found)
         # Where units are held at kinks, it is the gradient of the others.
         held = found.gap * jax.vmap(lambda v: jnp.linalg.norm(still.own(v)))(found.v)
         held = held / jax.vmap(tree_norm)(ended)
@@ -164,11 +166,21 @@ class Equilibrium(AbstractInference):
             return None
         return dataclasses.replace(self, matrix=matrix, max_steps=self.max_steps or 0)
 
+    def _converged(self, found: Found) -> Array:
+        """Which examples have. With no steps of single examples what counts is what one adds to
+        the batch: errors that are small beside those of the others may be off by more.
+        """
+        if self._steps > 0:
+            return found.gap <= self.rtol
+        sizes = jax.vmap(lambda errors: norm(ravel(errors)))((found.lam, found.delta))
+        return found.gap * sizes <= self.rtol * jnp.maximum(sizes, jnp.mean(sizes))
+
     def prepare(self, energy, params, nodes, clamps) -> "Equilibrium":
         """The same method with the matrix of this batch, to be used for others. The matrix
         changes slowly while a network learns, and making it is a good part of the cost on a
         device that waits for one small kernel after another: one for ten batches will do.
         """
+        check_type("energy", energy, AbstractEnergy, "jpc.PCEnergy()")
         check_problem(nodes, clamps)
         inner = energy.energy if isinstance(energy, EPCEnergy) else energy
         unfolded, free, given = Unfolded.of(take_apart(inner).network(params), nodes, clamps)
@@ -176,19 +188,20 @@ class Equilibrium(AbstractInference):
 
     def _solve(
         self, unfolded: Unfolded, start: dict, given: dict
-    ) -> tuple[Found, Array, Array, PyTree]:
+    ) -> tuple[Found, Array, Array, PyTree, Array | None]:
         """What was found for each example, whether that is no worse than the start, whether it
-        has converged, and the matrix that was shared, if any.
+        has converged, the matrix that was shared, if any, and of a first try whether there are
+        examples left that need more.
         """
         if not unfolded.seen:
-            return *self._rest(unfolded, start, given), None
+            return *self._rest(unfolded, start, given), None, None
         before = jax.vmap(unfolded.energy)(start, given)
         size = sum(z[0].size for name in unfolded.seen for z in jax.tree.leaves(given[name])[:1])
 
         def assess(found):
             after, blur = jax.vmap(ft.partial(energy_of, unfolded))(found.v, given)
             okay = after <= before + blur
-            return okay, okay & found.steady & (found.gap <= self.rtol)
+            return okay, okay & (found.gap <= self.rtol)
 
         kinks = find_kinks(unfolded, *jax.tree.map(lambda x: x[0], (start, given)))
         # Beyond a kink may be another equilibrium: who gets there must not depend on a matrix.
@@ -204,10 +217,12 @@ class Equilibrium(AbstractInference):
         if self._steps > 0:
             # Where kinks cannot be held, what is close will not come much closer.
             over = done | (okay & (found.gap <= _CLOSE)) if kinks == "others" else done
+            if matrix is not None and trying():
+                return found, okay, done, matrix, ~jnp.all(over)
             alone = ft.partial(self._alone, unfolded, size <= self.dense, kinks)
             found = _few_at_a_time(alone, (start, given), found, over)
             okay, done = assess(found)
-        return found, okay, done, matrix
+        return found, okay, done, matrix, None
 
     def _rest(self, unfolded: Unfolded, start: dict, given: dict) -> tuple[Found, Array, Array]:
         """Where nothing is both predicted and given there are no errors, and no state that has a
@@ -216,8 +231,8 @@ class Equilibrium(AbstractInference):
         flat = lambda name: not unfolded.network[name].counts()
         v = {name: z if flat(name) else jnp.zeros_like(z) for name, z in start.items()}
         found = jax.vmap(lambda v, given: learn_from(unfolded, v, given, None))(v, given)
-        found, okay = found._replace(gap=jnp.zeros_like(found.gap)), found.steady
-        return found, okay, okay
+        okay = jnp.ones_like(found.gap, bool)
+        return found._replace(gap=jnp.zeros_like(found.gap)), okay, okay
 
     def _iterate(self, unfolded: Unfolded, start: dict, given: dict, matrix: PyTree) -> Found:
         """Iterations from a feedforward pass, with matrices that were made there."""

@@ -9,6 +9,7 @@ from jaxtyping import PyTree
 from .._checks import raise_if_not_finite
 from .._clamp import like
 from .._energy import AbstractEnergy, EPCEnergy, LocalEnergy, Unfolded, take_apart
+from .._given import check_type
 from .._types import Clamps, Nodes
 from .base import RESULTS, Inferred, Record, conclude, examples, gradient_norm
 from .chords import pair
@@ -41,6 +42,7 @@ class Forward(NamedTuple):
         which of them cannot be learned, those of `"hidden"` states or `"all"`.
         """
         energy, params, nodes, clamps = problem
+        check_type("energy", energy, AbstractEnergy, "jpc.PCEnergy()")
         if record is not None:
             raise ValueError(f"{rule} has no dynamics to record: use GradientFlow or Descent.")
         inner = energy.energy if isinstance(energy, EPCEnergy) else energy

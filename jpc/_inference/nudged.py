@@ -21,9 +21,10 @@ from .._energy import (
     take_apart,
     total,
 )
-from .._given import check_count, check_flags, check_type, choice
+from .._given import check_count, check_flags, check_type, choice, show
 from .._solve import solve
 from .._types import Clamps, Given, Name, Nodes, Number, Scalar, Terms
+from .backprop import ZIL, Backprop, FixedPrediction
 from .base import RESULTS, AbstractInference, Inferred, check_matrix, check_positive, judge, method
 from .chords import add, derivatives, multiply
 from .equilibrium import Equilibrium
@@ -123,6 +124,11 @@ class Nudged(AbstractInference):
         check_positive("rtol", self.rtol)
         kind, example = AbstractInference | None, "jpc.Equilibrium(), or None"
         check_type("inference", self.inference, kind, example)
+        if isinstance(self.inference, Backprop | FixedPrediction | ZIL | Nudged):
+            raise TypeError(
+                f"inference must find an equilibrium, such as {example}, got "
+                f"{show(self.inference)}, a rule of its own."
+            )
         check_count("chords", self.chords)
         check_count("shared", self.shared, none=True)
         check_count("own", self.own, least=0)

@@ -240,7 +240,7 @@ def rounding_of(loss: Callable[[Array], Array], yhat: Array) -> Array:
     slope = jax.grad(loss)
     (change,) = jax.jvp(slope, (yhat,), (yhat,))[1:]
     terms = jnp.abs(slope(jnp.zeros_like(yhat)))  # As large as what the error is a difference of.
-    return 8 * _product_eps(yhat.dtype) * change + 4 * jnp.finfo(yhat.dtype).eps * terms
+    return 8 * product_eps(yhat.dtype) * change + 4 * jnp.finfo(yhat.dtype).eps * terms
 
 
 def blur_of(energy: Array, loss: Callable[[Array], Array], yhat: Array, square: bool) -> Array:
@@ -250,10 +250,10 @@ def blur_of(energy: Array, loss: Callable[[Array], Array], yhat: Array, square: 
     eps, size = jnp.finfo(yhat.dtype).eps, norm(yhat)
     slope = norm(jax.grad(loss)(yhat)) + norm(rounding_of(loss, yhat))
     terms = jnp.abs(energy) + (0 if square else size)
-    return 4 * eps * terms + 4 * _product_eps(yhat.dtype) * size * slope
+    return 4 * eps * terms + 4 * product_eps(yhat.dtype) * size * slope
 
 
-def _product_eps(dtype: Any) -> float:
+def product_eps(dtype: Any) -> float:
     """What products of matrices are rounded to."""
     if dtype == jnp.float32 and rounds_products():
         return 2.0**-10

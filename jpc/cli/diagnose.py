@@ -1,14 +1,16 @@
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
+from jaxtyping import Array
 
 import jpc
 
-from .._functional import call, make_layers
+from .._functional import call, layer_energies, make_layers, of_params, with_prediction
+from .._gap import compare as compare_to
+from .._metrics import compute_param_norms
 from .._options import setup
 from .._regime import by_layer, compare, relaxed_share
 from .config import Config
@@ -18,7 +20,7 @@ from .tasks import AbstractTask
 from .variants import in_errors, make_rule
 
 EXAMPLES, TIMES = 32, 40
-_NO_STEP = optax.sgd(0.0)
+_CLOSE = 1e-3  # To the equilibrium that others are compared with: shared iterations get there.
 # Of a flow that shows what a method without dynamics leaves out: long enough for the error to
 # spread, and not too long to wait for.
 _FLOW_TIME, _FLOW_STEPS, _FLOW_EXAMPLES = 100.0, 500, 8
@@ -39,26 +41,65 @@ class Diagnosis:
         )
         self._batch = task.pair(jnp.asarray(images, float), labels)
 
-    def __call__(self, state: State, *, place: bool = True) -> dict[str, Any]:
-        """Of a state, with its place between backpropagation and equilibrium or without."""
-        setting, own = self._task.setting, self._task.diagnose(state, *self._batch)
-        if own is not None:
-            return dict(diagnosis=own)
-        problem = self._task.problem(state, *self._batch)
-        result = _step(problem, inference=setting.inference, **setting.options)
-        certificate = certify(problem, result["activities"], setting.options)
-        return dict(
-            diagnosis=dict(
-                energies=result["energies"],
-                weight_norms=result["model_param_norms"],
-                gradient_norms=result["model_grad_norms"],
-                activity_gradient=jnp.mean(result["stats"]["gradient_norm"]),
-                converged=jnp.mean(result["result"] == jpc.RESULTS.successful),
-                certificate=certificate,
-                regime=find_place(problem, setting, certificate) if place else {},
-                course=follow(problem, setting.config, setting.inference, setting.options),
-            )
-        )
+    def __call__(self, state: State) -> dict[str, Any]:
+        own = self._task.diagnose(state, *self._batch)
+        if own is None:
+            own = diagnose(self._task.problem(state, *self._batch), self._task.setting)
+        return dict(diagnosis=own)
+
+
+def diagnose(problem: Problem, setting: Setting) -> dict[str, Any]:
+    """By its method of inference, and by the equilibrium from the same start."""
+    params, activities, *given = problem
+    start = setting.states(params, problem.input) if activities is None else activities
+    named: Any = dict(setting.options, inference=setting.inference)
+    asked = setup(params, named, max_t1=20.0)
+    ended = call(_infer, asked, params, start, *given)
+    exact = None
+    if "activity_decay" not in setting.options:
+        named["inference"] = jpc.Equilibrium(rtol=_CLOSE)
+        exact = call(_infer, setup(params, named, max_t1=20.0), params, start, *given)
+    plain = make_rule(setting.config, setting.inference) is setting.inference
+    place = plain and not why_no_regime(setting.config)
+    found = call(_measure, asked, params, ended.activities, *given, ended, exact, place)
+    if not place:
+        found["regime"] = find_place(problem, setting, found["certificate"], ended.first)
+    course = follow(problem, setting.config, setting.inference, setting.options)
+    return dict(found, course=course)
+
+
+class _Ended(NamedTuple):
+    """Inference, where it ended, and the energy that it began with."""
+
+    inferred: jpc.Inferred
+    activities: list[Array]
+    first: Array
+
+
+def _infer(setup, params, posed):
+    inferred = setup.inference(setup.energy, *posed)
+    ended = with_prediction(posed.layers, inferred.nodes, posed.clamps)
+    return _Ended(inferred, ended, setup.energy(*posed))
+
+
+def _measure(setup, params, posed, ended: _Ended, exact: _Ended | None, place: bool):
+    """All that there is to say of it. `posed` is where it ended."""
+    inferred = ended.inferred
+    lesson, states = inferred.lesson or (setup.energy, inferred.nodes)
+    grads = eqx.filter_grad(of_params(setup, posed, lesson))(params, states, posed.clamps)
+    certificate = {} if exact is None else compare_to(setup, params, posed, exact.inferred)
+    converged = certificate.pop("result", None)
+    if exact is not None:
+        certificate["found"] = jnp.mean(converged == jpc.RESULTS.successful)
+    return dict(
+        energies=layer_energies(setup, posed),
+        weight_norms=compute_param_norms(params)[0],
+        gradient_norms=compute_param_norms(grads)[0],
+        activity_gradient=jnp.mean(inferred.stats["gradient_norm"]),
+        converged=jnp.mean(inferred.result == jpc.RESULTS.successful),
+        certificate=certificate,
+        regime=_place(setup, params, posed, inferred, ended.first, certificate) if place else {},
+    )
 
 
 def follow(
@@ -138,57 +179,35 @@ def _until_settled(energies: np.ndarray) -> int:
     return min(len(energies), 4 + int(np.max(np.flatnonzero(moves), initial=0)))
 
 
-def certify(problem: Problem, activities: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """How far from equilibrium inference ended, if there is a way to know."""
-    if "activity_decay" in options:
-        return {}
-    gap = jpc.equilibrium_gap(problem.params, activities, problem.output, problem.input, **options)
-    named = ("energy", "equilibrium_energy", "excess", "gradient_error", "layer_gradient_errors")
-    found = jnp.mean(gap["result"] == jpc.RESULTS.successful)
-    return {name: gap[name] for name in named} | dict(found=found)
-
-
-def find_place(problem: Problem, setting: Setting, certificate: dict[str, Any]) -> dict[str, Any]:
-    """Where the rule stands between backpropagation and equilibrium, if it has a place there."""
+def find_place(
+    problem: Problem, setting: Setting, certificate: dict[str, Any], first: Array
+) -> dict[str, Any]:
+    """Where a rule stands that learns from something else than its method of inference."""
     if why_no_regime(setting.config):
         return {}
     rule, params = make_rule(setting.config, setting.inference), problem.params
     few, named = _few(problem), cast(Any, dict(setting.options, inference=rule))
     args = (params, None, few["output"], few["input"])
-    found = call(_place, setup(params, named, max_t1=20.0), *args)
-    finite = setting.config.training.beta is not None
-    if found["relaxed"] is None and certificate and not finite:
-        start = jpc.pc_energy_fn(
-            params,
-            setting.states(params, problem.input),
-            problem.output,
-            x=problem.input,
-            **setting.options,
-        )
-        ends = certificate["energy"], certificate["equilibrium_energy"]
-        found["relaxed"] = relaxed_share(start, *ends)
-    return {name: value for name, value in found.items() if value is not None}
+    known = {} if setting.config.training.beta is not None else certificate
+    return call(_place_of, setup(params, named, max_t1=20.0), *args, first, known)
 
 
-def _place(setup, params, posed):
-    """What [`jpc.regime`][] measures, but for what takes an equilibrium."""
+def _place_of(setup, params, posed, first, certificate):
     inferred = setup.inference(setup.energy, *posed)
+    return _place(setup, params, posed, inferred, first, certificate)
+
+
+def _place(setup, params, posed, inferred, first, certificate) -> dict[str, Any]:
+    """What [`jpc.regime`][] measures; how much is relaxed, if energies tell."""
     layers = make_layers(setup, posed)
     given = (params, posed.nodes, posed.clamps)
     found = compare(setup.energy, inferred, *given, transform=layers, split=by_layer)
-    stats, mean = inferred.stats, ("mean_eigenvalue", "largest_eigenvalue", "mean_sensitivity")
-    return dict(
-        {name: jnp.mean(found[name]) for name in mean},
-        angle=found["angle"],
-        successful=found["successful"],
-        relaxed=jnp.mean(stats["relaxed"]) if "relaxed" in stats else None,
-    )
-
-
-def _step(problem: Problem, **options: Any) -> dict[str, Any]:
-    """Inference and the gradients of learning, whose step is not taken."""
-    (model, skip_model), activities, output, input = problem
-    opt_state = _NO_STEP.init(eqx.filter((model, skip_model), eqx.is_array))
-    given = (model, _NO_STEP, opt_state, output, input)
-    named: Any = dict(skip_model=skip_model, activities=activities, **options)
-    return jpc.make_pc_step(*given, **named, param_norms=True, grad_norms=True)
+    mean = ("mean_eigenvalue", "largest_eigenvalue", "mean_sensitivity")
+    place = {name: jnp.mean(found[name]) for name in mean}
+    place |= {name: found[name] for name in ("angle", "successful")}
+    if "relaxed" in inferred.stats:
+        place["relaxed"] = jnp.mean(inferred.stats["relaxed"])
+    elif certificate:
+        ends = certificate["energy"], certificate["equilibrium_energy"]
+        place["relaxed"] = relaxed_share(first, *ends)
+    return place

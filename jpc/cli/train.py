@@ -44,11 +44,7 @@ class Watcher:
         self._pictures = self._task.pictures(state)
         if self._task.setting.config.data.task == "discriminative" and self._is_due():
             self._outcome = observe(self._task, state)
-        # Not after the first of several epochs: it would be longer until there is one to see.
-        # A run that was killed may have noted an epoch that it takes again.
-        training, examples = self._task.setting.config.training, self._task.setting.dataset.train
-        first = self._folder.newest() <= len(examples[1]) // training.batch_size
-        return self._diagnosis(state, place=training.epochs == 1 or not first)
+        return self._diagnosis(state)
 
     def conclude(self, state: State, status: Status) -> None:
         """The last report, with what takes longer."""
