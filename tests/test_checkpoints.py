@@ -13,6 +13,7 @@ import warnings
 from pathlib import Path
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
@@ -186,9 +187,9 @@ FOREIGN = [
      r"\['state'\]\['empty'\] was float64\[0, 2\], and is now float64\[0, 3\]"),
     ("type", dict(state=STATE | dict(empty=jnp.zeros((0, 2), "float32"))), r"was float64\[0, 2\]"),
     ("constant", dict(state=STATE | dict(rate=0.1)), r"state\['rate'\]: 0.5 then, 0.1 now\. "),
-    ("metrics", dict(metrics=()), r"\['sums'\]\['loss'\] was float64\[3\], and is now missing"),
+    ("metrics", dict(metrics=()), r"run: the metrics\[0\]: 'loss' then, missing now\. "),
     ("stop", dict(stop=jpc.EarlyStopping("size"), metrics=("loss", "size")),
-     r"\['best'\].* was missing"),
+     r"run: the metrics\[1\]: missing then, 'size' now; when to stop: None then, the least size"),
     ("config", dict(saving=dict(config=dict(name="b", sizes=[3, 4]))),
      r"config\['name'\]: 'a' then, 'b' now\. "),
     ("no config", dict(saving=dict(config=None)),
@@ -282,6 +283,61 @@ def test_another_experiment_goes_on_anyway(tmp_path):
         fit(tmp_path)
     with pytest.raises(ValueError, match=r"another state: .*Choose another folder"):
         fit(tmp_path, saving=dict(resume="anyway"), state=STATE | dict(empty=jnp.zeros((0, 3))))
+
+
+def test_other_metrics_go_on_anyway(tmp_path):
+    """They begin where the run goes on."""
+    whole = fit(epochs=3, metrics=("size",))
+    fit(tmp_path, epochs=1)
+    anyway = dict(resume="anyway")
+    fitted = fit(tmp_path, epochs=3, metrics=("size",), saving=anyway)
+    assert "size" not in fitted.history[0] and "loss" not in fitted.history[1]
+    assert [r["size"] for r in fitted.history[1:]] == [r["size"] for r in whole.history[1:]]
+    stop = dict(stop=jpc.EarlyStopping("size", patience=9), metrics=("size",))
+    with pytest.raises(ValueError, match=r"/18 has no best state, .*without stop="):
+        fit(tmp_path, epochs=4, saving=anyway, **stop)
+
+
+def test_other_metrics_of_half_an_epoch(tmp_path, monkeypatch):
+    """Their mean is that of the steps after it: 4 and 6, or 6 alone."""
+    count = lambda total, output, input, key: dict(total=total + 1, loss=total, size=2 * total)
+    run_for = ft.partial(jpc.fit, count, dict(total=jnp.zeros(())), DATA, **SMALL)
+    monkeypatch.setattr(run, "CHUNK_SECONDS", 0.0)
+    for stopped, expected in ((2, 5.0), (3, 6.0)):
+        folder = tmp_path / str(stopped)
+        with pytest.raises(KeyboardInterrupt), monkeypatch.context() as patch:
+            patch.setattr(checkpoint.Saver, "after_chunk", interrupt_at(stopped))
+            run_for(checkpoints=jpc.Checkpoints(folder))
+        saved = jpc.Checkpoints(folder, resume="anyway")
+        fitted = run_for(checkpoints=saved, metrics=("size",))
+        assert fitted.history[0]["size"] == expected
+        assert fitted.state["total"] == 4
+
+
+def interrupt_at(number, original=checkpoint.Saver.after_chunk):
+    def interrupt(self, snapshot):
+        if snapshot.total == number:
+            signal.raise_signal(signal.SIGINT)
+        original(self, snapshot)
+
+    return interrupt
+
+
+@pytest.mark.parametrize("carries", [True, False])
+def test_a_method_that_is_carried_along_comes_and_goes(tmp_path, carries, monkeypatch):
+    """Also in the middle of an epoch: it learns at once, and not only after some steps."""
+    methods = jpc.Equilibrium(), jpc.Descent(optax.sgd(0.1), 3)
+    old, new = methods if carries else methods[::-1]
+    monkeypatch.setattr(run, "CHUNK_SECONDS", 0.0)
+    with pytest.raises(KeyboardInterrupt), monkeypatch.context() as patch:
+        patch.setattr(checkpoint.Saver, "after_chunk", interrupt_at(2))
+        learn(tmp_path, inference=old)
+    with pytest.raises(ValueError, match=rf"/2 is of another run: {STEP}\. .*resume='anyway'"):
+        learn(tmp_path, inference=new)
+    fitted = learn(tmp_path, inference=new, resume="anyway")
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(arrays(fitted.state["model"])))
+    again = learn(tmp_path, inference=new)  # From now on it is that one.
+    assert_close(arrays(again.state["model"]), arrays(fitted.state["model"]), rtol=0, atol=0)
 
 
 def test_the_state_of_the_checkpoint_may_be_given(tmp_path):

@@ -63,12 +63,12 @@ def _check_takes(name: str, fn: Callable, state: Mapping[str, Any]) -> None:
 
 class Checked(NamedTuple):
     """What is known of a step before it is compiled: the shapes of its metrics, its program, and
-    the method of inference to carry along, if there is one, with shapes for arrays.
+    of the method of inference to carry along, if there is one, the shapes and the rest.
     """
 
     sums: PyTree
     program: ClosedJaxpr
-    method: AbstractInference | None
+    method: tuple[PyTree, PyTree]
 
 
 def check_step(recipe: Recipe, state: PyTree, batch: PyTree, key: PRNGKeyArray) -> Checked:
@@ -100,7 +100,11 @@ def check_step(recipe: Recipe, state: PyTree, batch: PyTree, key: PRNGKeyArray) 
     method = _carried(recipe, result)
     told = () if method is None or CONVERGED in recipe.metrics else (CONVERGED,)
     sums = eqx.filter_eval_shape(measure, (*recipe.metrics, *told), result)
-    return Checked(sums, program, method)
+    return Checked(sums, program, eqx.partition(method, _is_shape))
+
+
+def _is_shape(x: Any) -> bool:
+    return isinstance(x, jax.ShapeDtypeStruct)
 
 
 def _carried(recipe: Recipe, result: Mapping[str, Any]) -> AbstractInference | None:

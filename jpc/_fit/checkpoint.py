@@ -19,7 +19,7 @@ from jaxtyping import PyTree
 from .._claim import InUseError, hold, is_held
 from .._given import check_number, check_sizes
 from .._types import Given
-from .check import describe
+from .check import describe, first_difference
 from .devices import Devices
 from .differ import OtherRunError, differ_in_identity, differ_in_settings
 from .fingerprint import digest_arrays
@@ -128,7 +128,8 @@ class Saver(AbstractSaver):
         damaged = []
         for number in self._found:
             try:
-                notes = self._store.read_notes(number, _arrays(snapshot))
+                notes = self._store.read_notes(number)
+                self._check_state(number, notes["arrays"], describe(_arrays(snapshot)))
                 arrays = self._store.read_arrays(number, _arrays(snapshot), notes)
             except DamagedError as error:
                 damaged.append(error)
@@ -138,11 +139,20 @@ class Saver(AbstractSaver):
                 where = self._store.folder / str(number)
                 warnings.warn(f"{error} Went on from the one before it, {where}.", stacklevel=2)
             self._compare(number, notes, arrays)
+            if arrays["best"] is not None and not any(map(_is_best, notes["arrays"])):
+                why = "has no best state, as it was saved without stop=. Choose another folder"
+                raise self._store.refuse(number, why)
             return self._place(snapshot, number, notes, arrays)
         raise ValueError(
             f"{damaged[0]} No other one is whole: choose another folder, or delete "
             f"{self._store.folder} to begin anew."
         )
+
+    def _check_state(self, number: int, old: dict[str, str], new: dict[str, str]) -> None:
+        """Refuses to go on with a state of another shape, whatever was asked for."""
+        if difference := _first_difference(old, new, "['state']"):
+            why = f"is of another state: {difference}. Choose another folder"
+            raise self._store.refuse(number, why)
 
     def _compare(self, number: int, notes: dict[str, Any], arrays: PyTree) -> None:
         """Refuses to go on with another run, as the first process sees it."""
@@ -184,6 +194,9 @@ class Saver(AbstractSaver):
         self._note_saved(number)
         carry = Carry(arrays["state"], arrays["sums"], arrays["method"])
         place = dict(notes["place"], history=tuple(notes["history"]))
+        if _first_difference(notes["arrays"], describe(arrays), "['sums']"):
+            carry = Carry(arrays["state"], snapshot.carry.sums, arrays["method"])
+            place["since"] = place["step"]
         return dataclasses.replace(snapshot, carry=carry, best=arrays["best"], **place)
 
     def begin(self):
@@ -245,6 +258,7 @@ class Saver(AbstractSaver):
 
     def _save(self, now: Snapshot) -> None:
         place = dict(epoch=now.epoch, step=now.step, total=now.total)
+        place |= dict(since=now.since) if now.since else {}
         notes = dict(settings=self._settings, identity=self._identity, place=place)
         notes |= dict(history=now.history)
         # The end of an epoch has a number of its own, after that of its last step.
@@ -270,6 +284,15 @@ class Saver(AbstractSaver):
         if self._at_rest or (self._alone and not self._new):
             raise KeyboardInterrupt(self._left)
         self._interrupted = True
+
+
+def _is_best(name: str) -> bool:
+    return name.startswith("['best']")
+
+
+def _first_difference(old: dict[str, str], new: dict[str, str], part: str) -> str | None:
+    of_part = lambda named: {name: x for name, x in named.items() if name.startswith(part)}
+    return first_difference(of_part(old), of_part(new))
 
 
 def _arrays(snapshot: Snapshot) -> PyTree:

@@ -1,6 +1,7 @@
 """Where batches come from: arrays that are on the device as a whole, or an iterator."""
 
 import abc
+import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -87,9 +88,8 @@ class Arrays(AbstractData):
 class Batches(AbstractData):
     """One batch after the other; every process has its own share of each."""
 
-    def __init__(self, given: Any, batch_size: int, classes: Classes, devices: Devices):
-        self.given: Any = given
-        self.devices = devices
+    def __init__(self, name: str, given: Any, batch_size: int, classes: Classes, devices: Devices):
+        self.name, self.given, self.devices = name, given, devices
         self.share = batch_size // devices.processes
         example = next(self._batches(0), None)
         if example is None:
@@ -123,8 +123,7 @@ class Batches(AbstractData):
         return self._first
 
     def _batches(self, epoch: int) -> Iterator[Pair]:
-        batches: Any = self.given(epoch) if callable(self.given) else self.given
-        for batch in batches:
+        for batch in _call(self.name, self.given, epoch) if callable(self.given) else self.given:
             pair = read_pair("A batch of an iterator", batch)
             if count(pair) > self.share:
                 raise ValueError(
@@ -142,6 +141,26 @@ class Batches(AbstractData):
         rows = np.arange(self.share)
         filled = jax.tree.map(lambda x: np.take(x, rows, axis=0, mode="clip"), pair)
         return *filled, rows < count(pair)
+
+
+def _call(name: str, make: Callable, epoch: int) -> Iterable:
+    """The batches of an epoch, from a function of it."""
+    try:
+        inspect.signature(make).bind(epoch)
+    except TypeError as error:
+        raise TypeError(
+            f"{name} is a function, and gets the epoch, lambda epoch: ..., which this one does "
+            f"not take: {error}."
+        ) from None
+    except ValueError:  # One that has no signature.
+        pass
+    batches = make(epoch)
+    if isinstance(batches, tuple | dict | str) or not isinstance(batches, Iterable):
+        raise TypeError(
+            f"{name} is a function of the epoch, and must return batches to iterate over, such as "
+            f"[(input, output), ...], got {describe(batches)}."
+        )
+    return batches
 
 
 def _ahead(batches: Iterator[tuple]) -> Iterator[tuple]:
@@ -182,7 +201,7 @@ def choose_data(
             f"{name} is an iterator, which is spent after one epoch: give a list or a loader of "
             f"batches, or a function of the epoch that makes the iterator, lambda epoch: ..."
         )
-    return Batches(given, batch_size, classes, devices)
+    return Batches(name, given, batch_size, classes, devices)
 
 
 def _shapes(pair: Pair, batch_size: int) -> PyTree[jax.ShapeDtypeStruct]:

@@ -1,4 +1,5 @@
 import contextlib
+import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Unpack
@@ -21,7 +22,7 @@ from .data import choose_data
 from .devices import Devices, Rule, choose_devices
 from .fingerprint import digest_arrays, digest_program, made_with
 from .folder import check_folder
-from .loop import Carry, Recipe, in_order, shapes_of, shuffled, zeros
+from .loop import Carry, Recipe, in_order, shuffled, unlearned, zeros
 from .progress import Record, choose_progress
 from .report import choose_report
 from .run import FIRST, AbstractTest, NoTest, Pace, Run, Test, plain
@@ -197,8 +198,8 @@ def fit(
         shown.compile(FIRST)
         arrays, rest = _split(state)
         recipe = Recipe(step, rest, tuple(metrics), source.classes, batch_size, devices)
-        sums, program, method = check_step(recipe, arrays, source.shapes, keys[0])
-        recipe = recipe.carrying(method, tuple(sums))
+        sums, program, (carried, method) = check_step(recipe, arrays, source.shapes, keys[0])
+        recipe = dataclasses.replace(recipe, metrics=tuple(sums), method=method)
         tester = _choose_test(test, evaluate, recipe, arrays)
         if validation is not None:
             other = _choose_test(validation, evaluate, recipe, arrays, "validation")
@@ -216,7 +217,7 @@ def fit(
         )
         saved = contextlib.closing(_choose_saver(checkpoints, settings, identity, devices))
         with saved as saver, contextlib.ExitStack() as stack:
-            snapshot = saver.restore(_begin(arrays, sums, method, stop, devices))
+            snapshot = saver.restore(_begin(arrays, sums, carried, stop, devices))
             shown.begin(snapshot.total)
             resumed = checkpoints is not None and checkpoints.resume
             journal = stack.enter_context(
@@ -290,8 +291,7 @@ def _choose_saver(
 
 def _begin(arrays: PyTree, sums: PyTree, method: PyTree, stop: Any, devices: Devices) -> Snapshot:
     place = lambda: devices.put(arrays, devices.rule)
-    carried = None if method is None else devices.put(zeros(shapes_of(method)))
-    carry = Carry(place(), devices.put(zeros(sums)), carried)
+    carry = Carry(place(), devices.put(zeros(sums)), devices.put(unlearned(method)))
     return Snapshot(carry, None if stop is None else place())
 
 

@@ -1,6 +1,5 @@
 """The compiled part of training: many steps, or all of a test set, in one call."""
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -46,13 +45,6 @@ class Recipe(eqx.Module):
     checked: bool = eqx.field(static=True, default=False)
     method: PyTree = None
 
-    def carrying(self, method: PyTree, metrics: tuple[str, ...]) -> "Recipe":
-        """The same with a method that is carried along, if there is one."""
-        if method is None:
-            return self
-        rest = eqx.filter(method, _is_shape, inverse=True)
-        return dataclasses.replace(self, method=rest, metrics=metrics)
-
     def __call__(
         self, arrays: PyTree, batch: Pair, key: PRNGKeyArray, method: PyTree = None
     ) -> Any:
@@ -62,15 +54,6 @@ class Recipe(eqx.Module):
             state = state | dict(inference=eqx.combine(method, self.method))
         with checks("raise" if self.checked else "nan"):
             return self.fn(**state, output=output, input=input, key=key)
-
-
-def _is_shape(x: Any) -> bool:
-    return isinstance(x, jax.ShapeDtypeStruct)
-
-
-def shapes_of(tree: PyTree) -> PyTree[jax.ShapeDtypeStruct]:
-    """Its shapes, and nothing else."""
-    return eqx.filter(tree, _is_shape)
 
 
 def one_hot(side: PyTree, classes: int | None) -> PyTree:
@@ -136,23 +119,37 @@ def _refresh(recipe: Recipe, carry: Carry, batch: Any, key: PRNGKeyArray, i: Any
     def learn(_):
         constrained = recipe.devices.constrain_batch(batch())
         method = recipe(carry.state, constrained, jr.fold_in(key, i))["inference"]
-        return _like(carry.method, eqx.filter(method, eqx.is_array), recipe.devices)
+        return recipe.devices.constrain(_like(carry.method, eqx.filter(method, eqx.is_array)))
 
     # A group of steps begins with it, so that an accelerator need not ask.
     whole = group_size() == _REFRESH
     method = (
         learn(None)
         if whole
-        else jax.lax.cond(i % _REFRESH == 0, learn, lambda old: old, carry.method)
+        else jax.lax.cond(
+            (i % _REFRESH == 0) | _is_unlearned(carry.method), learn, lambda old: old, carry.method
+        )
     )
     return Carry(carry.state, carry.sums, method)
 
 
-def _like(old: PyTree, new: PyTree, devices: Devices) -> PyTree:
+def unlearned(shapes: PyTree) -> PyTree:
+    """A method that has yet to learn what it carries along."""
+    kind = lambda x: jnp.nan if jnp.issubdtype(x.dtype, jnp.inexact) else 0
+    return jax.tree.map(lambda x: jnp.full(x.shape, kind(x), x.dtype), shapes)
+
+
+def _is_unlearned(method: PyTree) -> Bool[Array, ""]:
+    """Its first numbers tell."""
+    first = [x.ravel()[0] for x in jax.tree.leaves(method) if eqx.is_inexact_array(x) and x.size]
+    return jnp.any(jnp.isnan(jnp.array(first)))
+
+
+def _like(old: PyTree, new: PyTree) -> PyTree:
     """New arrays of the types of the old ones."""
     leaves, structure = jax.tree.flatten(old)
     strong = map(lambda new, old: jnp.asarray(new, old.dtype), jax.tree.leaves(new), leaves)
-    return devices.constrain(jax.tree.unflatten(structure, strong))
+    return jax.tree.unflatten(structure, strong)
 
 
 @eqx.filter_jit(donate="all-except-first")
@@ -166,10 +163,7 @@ def train_batch(given: tuple, carry: Carry) -> Carry:
 def _step(recipe: Recipe, carry: Carry, batch: Pair, key: PRNGKeyArray) -> Carry:
     result = recipe(carry.state, batch, key, carry.method)
     new = eqx.filter({name: result[name] for name in recipe.rest}, eqx.is_array)
-    old, structure = jax.tree.flatten(carry.state)
-    strong = map(lambda new, old: jnp.asarray(new, old.dtype), jax.tree.leaves(new), old)
-    state = jax.tree.unflatten(structure, strong)
-    state = recipe.devices.constrain(state, recipe.devices.rule)
+    state = recipe.devices.constrain(_like(carry.state, new), recipe.devices.rule)
     sums = jax.tree.map(jnp.add, carry.sums, measure(recipe.metrics, result))
     return Carry(state, recipe.devices.constrain(sums), carry.method)
 

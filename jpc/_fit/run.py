@@ -196,7 +196,8 @@ class Run:
         state, sums = now.carry.state, now.carry.sums
         if not now.step:
             raise ValueError("The iterator gave no batch of batch_size examples in this epoch.")
-        metrics = jax.tree.map(lambda x: x / now.step, sums)
+        counted = now.step - now.since
+        metrics = jax.tree.map(lambda x: x / counted, sums) if counted else {}
         _check_loss(metrics, now.epoch)
         self._work("the test")
         metrics |= self.test(state, self._keys(now.epoch)[2])

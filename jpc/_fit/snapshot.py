@@ -16,6 +16,7 @@ class Snapshot(eqx.Module):
     - `step`: how many steps of the next one are done.
     - `total`: how many steps are done in all.
     - `history`: what was said of each epoch.
+    - `since`: how many steps of this epoch are not in the sums.
     """
 
     carry: Carry
@@ -24,3 +25,4 @@ class Snapshot(eqx.Module):
     step: int = 0
     total: int = 0
     history: tuple[Record, ...] = ()
+    since: int = 0

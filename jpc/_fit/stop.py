@@ -60,5 +60,5 @@ class EarlyStopping(eqx.Module):
         return len(history) > self.best(history) + self.patience
 
     def _cost(self, record: Record) -> float:
-        value = record[self.metric]
+        value = record.get(self.metric, math.nan)  # Of an earlier run it may not be there.
         return math.inf if math.isnan(value) else value if self.minimise else -value

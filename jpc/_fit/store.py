@@ -14,10 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
+from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree
 
 from .._extras import TRAIN
-from .check import describe, first_difference
+from .check import describe
 from .devices import typed, untyped
 
 _FORMAT = 1
@@ -84,8 +85,8 @@ class Store:
             why = f"The checkpoint {where} could not be written: {_first(error)}."
             raise OSError(why) from error
 
-    def read_notes(self, number: int, tree: PyTree) -> dict[str, Any]:
-        """What was noted, if it is about a tree like this one."""
+    def read_notes(self, number: int) -> dict[str, Any]:
+        """What was noted; `arrays` are their types and shapes, by name."""
         notes = self._read(number, "notes", self._ocp.args.JsonRestore())
         if not (isinstance(notes, dict) and "digest" in notes):
             raise self.refuse(number, "was not written by jpc.fit")
@@ -93,26 +94,29 @@ class Store:
             raise self._damaged(number, "its notes have another digest")
         if notes["format"] != _FORMAT:
             raise self.refuse(number, "was written by another version of jpc.fit")
-        if difference := first_difference(notes["arrays"], describe(tree)):
-            # A method that is carried along says how many examples have converged.
-            other = difference.startswith(("['method']", "['sums']['converged']"))
-            what = "run: the step (model, energy, inference or optimiser)"
-            kind = what if other else f"state: {difference}"
-            why = f"is of another {kind}. Choose another folder"
-            raise self.refuse(number, why)
         return notes
 
     def read_arrays(self, number: int, tree: PyTree, notes: dict[str, Any]) -> PyTree:
-        """A tree like this one, with the arrays that were written."""
+        """A tree like this one, with the arrays that were written: those of the same name, type
+        and shape. All others stay as they are.
+        """
+        ours = dict(zip(describe(tree), jax.tree.leaves(tree), strict=True))
+        here, some = describe(tree), next(iter(ours.values()))
+        kept = {name for name, kind in notes["arrays"].items() if here.get(name) == kind}
+        likes = [
+            ours[name] if name in kept else _zeros(kind, some)
+            for name, kind in notes["arrays"].items()
+        ]
         shape = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)
-        like = jax.tree.map(shape, _numbered(tree))
-        read = self._read(number, "arrays", self._ocp.args.StandardRestore(like))
-        leaves, structure = jax.tree.flatten(tree)
-        own = [_own(read.get(str(i), untyped(x)), x) for i, x in enumerate(leaves)]
-        tree = jax.tree.unflatten(structure, map(typed, own, leaves))
-        if _digest(tree) != notes["sha256"]:
+        numbered = jax.tree.map(shape, _numbered(likes))
+        read = self._read(number, "arrays", self._ocp.args.StandardRestore(numbered))
+        own = [_own(read.get(str(i), untyped(x)), x) for i, x in enumerate(likes)]
+        own = list(map(typed, own, likes))
+        if _digest(own) != notes["sha256"]:
             raise self._damaged(number, "its arrays have another digest")
-        return tree
+        named = dict(zip(notes["arrays"], own, strict=True))
+        found = [named[name] if name in kept else x for name, x in ours.items()]
+        return jax.tree.unflatten(jax.tree.structure(tree), found)
 
     def refuse(self, number: int, why: str) -> ValueError:
         return ValueError(f"The checkpoint {self.folder / str(number)} {why}.")
@@ -160,6 +164,16 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
+
+
+def _zeros(kind: str, some: Array) -> Array:
+    """For an array that is read and not used: of this type and shape, where some other one is."""
+    dtype, _, shape = kind.partition("[")
+    zeros = np.zeros(json.loads(f"[{shape}"), jnp.dtype(dtype))
+    if not isinstance(some.sharding, NamedSharding):
+        return jnp.asarray(zeros)
+    everywhere = NamedSharding(some.sharding.mesh, PartitionSpec())
+    return jax.make_array_from_callback(zeros.shape, everywhere, zeros.__getitem__)
 
 
 def _own(array: Array, like: Array) -> Array:
