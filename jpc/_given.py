@@ -4,9 +4,10 @@ Everything here is known from types and shapes, or from numbers that are known: 
 passes, and nothing of it is in a compiled program.
 """
 
+import inspect
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import jax
@@ -123,16 +124,33 @@ def check_sizes(**sizes: Any) -> None:
 def check_model(name: str, model: Any, *, holes: bool = False) -> None:
     """A list of callables, `None` among them where there may be holes."""
     kind = lambda x: type(x).__name__
-    try:
-        layers = list(model)
-    except TypeError:
+    if isinstance(model, Iterator | Set | Mapping) or not isinstance(model, Iterable):
         expected = "a list of layers (callables on one example, as jpc.make_mlp makes)"
-        raise TypeError(f"{name} must be {expected}, got {kind(model)}.") from None
-    if not layers:
+        raise TypeError(f"{name} must be {expected}, got {kind(model)}.")
+    if not (layers := list(model)):
         raise ValueError(f"{name} has no layers.")
     for i, layer in enumerate(layers, start=1):
         if not (callable(layer) or (holes and layer is None)):
             raise TypeError(f"Layer {i} of {name} is not callable: got {kind(layer)}.")
+        if layer is not None:
+            check_layer(f"Layer {i} of {name}", layer)
+
+
+def check_layer(name: str, layer: Any) -> None:
+    """That a callable is no class, and that its parameters are seen."""
+    if isinstance(layer, type):
+        raise TypeError(f"{name} is a class: make a layer of it, {layer.__name__}(...).")
+    inner = inspect.unwrap(layer)
+    if inner is not layer and _arrays_in(inner) and not _arrays_in(layer):
+        raise TypeError(
+            f"{name} hides its parameters, which would not learn: give the layer itself, as "
+            "compiling is our part, or use eqx.filter_jit and eqx.filter_vmap for jax.jit and "
+            "jax.vmap."
+        )
+
+
+def _arrays_in(layer: Any) -> bool:
+    return any(isinstance(leaf, _ARRAYS) for leaf in jax.tree.leaves(layer))
 
 
 def split_key(key: Any, num: int) -> Array:

@@ -62,6 +62,8 @@ def apply(layer: Callable, *z: Array, name: str = "A layer") -> Array:
     """
     try:
         return _apply(*split(layer), *z)
+    except UNTRACEABLE as error:
+        raise TypeError(f"{name} {NEEDS_NUMBERS}") from error
     except (TypeError, ValueError) as error:
         shapes = " and ".join(str(jnp.shape(state)) for state in z)
         why = str(error).partition("\n")[0]
@@ -73,6 +75,13 @@ def apply(layer: Callable, *z: Array, name: str = "A layer") -> Array:
 @ft.partial(jax.jit, static_argnums=0)
 def _apply(fixed, arrays, *z):
     return join(fixed, arrays)(*z)
+
+
+UNTRACEABLE = jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError
+NEEDS_NUMBERS = (
+    "needs numbers that are not known when it is compiled: write it with jax.numpy, with "
+    "jnp.where for if, and without float() and int()."
+)
 
 
 def feedforward(layers: Given[Layers], z: Given[Array]) -> list[Array]:

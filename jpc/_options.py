@@ -36,7 +36,15 @@ from ._energy import (
 from ._fixed import join, split
 from ._given import as_batch, check_number, check_type, choice, is_half, refuse_half, show
 from ._inference import AbstractInference, GradientFlow
-from ._layer import Layer, ParamType, check_chain, feedforward_batch, parameterise
+from ._layer import (
+    NEEDS_NUMBERS,
+    UNTRACEABLE,
+    Layer,
+    ParamType,
+    check_chain,
+    feedforward_batch,
+    parameterise,
+)
 from ._numbers import constant, floats_to_arrays
 from ._types import Clamps, Given, Layers, Loss, Nodes, Number
 
@@ -398,6 +406,8 @@ def layer_shapes(
     for i, layer in enumerate(layers):
         try:
             z = jax.eval_shape(ft.partial(_unbroadcast, layer), z)
+        except UNTRACEABLE as error:
+            raise TypeError(f"Layer {i + 1} of {name} {NEEDS_NUMBERS}") from error
         except Exception as error:
             given = f"{'z' if i else 'the input z'}_{i}, of shape {z.shape} for one example"
             why = str(error).partition("\n")[0] + (_instead(layer) or _hint(z))
@@ -415,7 +425,13 @@ def _instead(layer: Layer) -> str:
 
 
 def _unbroadcast(layer: Layer, z: Array) -> Array:
-    plain, skipped = layer.fn(z).shape, jnp.shape(layer.skip(z))
+    made = layer.fn(z)
+    if not (isinstance(made, jax.Array) and jnp.issubdtype(made.dtype, jnp.floating)):
+        array = isinstance(made, jax.Array)
+        kind = "None" if made is None else f"a {type(made).__name__}"
+        got = f"{made.dtype}{list(made.shape)}" if array else kind
+        raise ValueError(f"it must make one array of real numbers of it, but it makes {got}.")
+    plain, skipped = made.shape, jnp.shape(layer.skip(z))
     if skipped not in ((), plain):
         raise ValueError(f"it makes {plain} of it, but its skip connection {skipped}.")
     return layer(z)

@@ -1,6 +1,7 @@
 """Would our tests notice? Changes the library in one place at a time, and runs its tests.
 
-    python tests/mutate.py [--count 120] [--seed 0] [--only jpc/_energy] [--minutes 60] [--show]
+    python tests/mutate.py [--count 120] [--seed 0] [--only jpc/_energy] [--minutes 60]
+        [--processes 1] [--results FILE] [--show]
 
 Mutants are drawn at random from the core: energies, inference, learning, theory, clamps, layers,
 metrics, as many of each part as its share. Each is one change of an operator, a comparison, a
@@ -13,15 +14,19 @@ from one in which the library has been imported. It meets the tests that reach i
 quickest first; if these pass, others of the files that they are from, as far as that takes a
 minute. It is caught if a test fails, or takes far longer than it did. Survivors are listed with
 their line; those that are equivalent are in `EQUIVALENT`, with the reason.
+Verdicts are added to `--results` as they come: another run with this file goes on, and meets only
+those again that lived. Each of several processes has its own copy of the library.
 `--show` lists the mutants and runs nothing.
 """
 
 import argparse
 import ast
+import atexit
 import builtins
 import functools as ft
 import gc
 import json
+import multiprocessing
 import os
 import random
 import shutil
@@ -63,14 +68,24 @@ EQUIVALENT: dict[str, str] = {
     "(start, given))): 0 -> (1)": "Only the shapes of an example are looked at.",
     "jpc/_inference/relax.py: okay = curvature > 1e-10 * jnp.linalg.norm(s) * "
     "jnp.linalg.norm(y): 1e-10 -> (2e-10)": "How flat is too flat: a setting, near rounding.",
+    "jpc/_inference/relax.py: return 4 * eps * terms + 4 * product_eps(yhat.dtype) * size * "
+    "slope: 4 -> (5)": "How many units in the last place are rounding: a setting.",
+    "jpc/_regime.py: probes = jr.rademacher(jr.key(0), (_PROBES, y.size), y.dtype): 0 -> (1)": (
+        "Any random probes will do."
+    ),
+    "jpc/_inference/kinks.py: progress = Progress(never, never, jnp.asarray(0)): 0 -> (1)": (
+        "The first gap is below that of never, which begins to count anew."
+    ),
     "jpc/_inference/minimise.py: total = lambda z: jnp.sum(examples(energy, params, z, clamps)): "
     "jnp.sum -> jnp.mean": "A mean has the minimum of a sum.",
 }
 _MAP = ROOT / ".mutate.json"
 _SLOW, _EXTRA = 4.0, 60.0  # A mutant has so many times the usual seconds, and so many more.
 _CONTROL = 50  # After so many mutants the tests must pass on what is not changed.
+_PIECE = 4  # So many tests of a file are mapped at a time, if there are several processes.
 _ENOUGH = 20.0  # Seconds of tests that a mutant meets, and half as many of others.
-_ENV = {  # Most programs of a mutant are those that other mutants have compiled.
+_ENV = {  # One thread each. Most programs of a mutant are those that other mutants have compiled.
+    "OPENBLAS_NUM_THREADS": "1",
     "JAX_COMPILATION_CACHE_DIR": f"{tempfile.gettempdir()}/jpc-mutants",
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
@@ -331,25 +346,32 @@ class Marker(ast.NodeTransformer):
         return marked
 
 
-def make_map(files: list[str]) -> dict[str, Any]:
+def make_map(files: list[str], processes: int) -> dict[str, Any]:
     """The seconds of each test, and for each line of the core the tests that reach it: by its text
     rather than its number, so that a map outlives small changes.
     """
     made = json.loads(_MAP.read_text()) if _MAP.exists() else {"seconds": {}, "reach": {}}
-    for name in TESTS:
-        new = sorted(_tests_in(name) - _known(made, name))
-        if new:
-            begin = time.monotonic()
-            answer = fork(lambda name=name, new=new: _map_tests(name, new, files)) or ""
+    new = {name: sorted(_tests_in(name) - _known(made, name)) for name in TESTS}
+    size = _PIECE if processes > 1 else max(map(len, new.values()), default=0) or 1
+    pieces = [(n, t[i : i + size]) for n, t in new.items() for i in range(0, len(t), size)]
+    with multiprocessing.get_context("fork").Pool(processes) as pool:
+        for name, answer in pool.imap_unordered(ft.partial(_map_piece, files=files), pieces):
             if not answer.startswith("{"):
                 raise SystemExit(answer)
-            found = json.loads(answer)
-            made["seconds"] |= found["seconds"]
-            for line, tests in found["reach"].items():
-                made["reach"].setdefault(line, []).extend(tests)
-            _MAP.write_text(json.dumps(made))
-            print(f"mapped {name} in {time.monotonic() - begin:.0f} s", flush=True)
+            _add_to_map(made, json.loads(answer))
+            print(f"mapped tests of {name}", flush=True)
     return made
+
+
+def _map_piece(piece: tuple[str, list[str]], *, files: list[str]) -> tuple[str, str]:
+    return piece[0], fork(lambda: _map_tests(*piece, files)) or ""
+
+
+def _add_to_map(made: dict[str, Any], found: dict[str, Any]) -> None:
+    made["seconds"] |= found["seconds"]
+    for line, tests in found["reach"].items():
+        made["reach"].setdefault(line, []).extend(tests)
+    _MAP.write_text(json.dumps(made))
 
 
 def _tests_in(name: str) -> set[str]:
@@ -486,6 +508,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="jpc/")
     parser.add_argument("--minutes", type=float, default=float("inf"))
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--results", type=Path, default=Path(os.devnull))
     parser.add_argument("--show", action="store_true")
     args = parser.parse_args()
     every = find_mutants(args.only)
@@ -495,30 +519,57 @@ def main() -> None:
         print("\n".join(mutant.shown() for mutant in chosen))
         return
     import_others()
-    made = make_map([file for part in PARTS for file in _files(part)])
-    with tempfile.TemporaryDirectory() as folder:
-        import_library(folder)
-        caught, total = run(chosen, made, folder, args.minutes)
+    made = make_map([file for part in PARTS for file in _files(part)], args.processes)
+    caught, total = run(chosen, made, args)
     print(f"{caught} of {total} caught ({caught / max(total, 1):.1%})")
 
 
-def run(
-    chosen: list[Mutant], made: dict[str, Any], folder: str, minutes: float
-) -> tuple[int, int]:
+def run(chosen: list[Mutant], made: dict[str, Any], args: Any) -> tuple[int, int]:
     """How many are caught, of how many."""
-    caught, lived, begin = 0, 0, time.monotonic()
-    for i, mutant in enumerate(chosen):
-        if i % _CONTROL == 0 and (by := meet(mutant.undone(), plan_for(mutant, made)[0], folder)):
-            raise SystemExit(f"The tests fail without a change: {by}")
-        start = time.monotonic()
-        if start - begin > 60 * minutes:
-            break
-        known = mutant.key() in EQUIVALENT
-        by = "" if known else judge(mutant, made, folder)
-        caught, lived = caught + bool(by), lived + (not by and not known)
-        word = f"caught by {by}" if by else "equivalent" if known else "SURVIVED"
-        print(f"{time.monotonic() - start:4.0f} s  {mutant.shown()}  {word}", flush=True)
-    return caught, caught + lived
+    words, known = _read_results(args.results), {m for m in chosen if m.key() in EQUIVALENT}
+    for mutant in known:
+        print(f"{mutant.shown()}  equivalent", flush=True)
+    words = {m: words[m.key()] for m in chosen if m.key() in words and m not in known}
+    rest = [(i, m) for i, m in enumerate(chosen) if m not in known and not words.get(m)]
+    last = time.monotonic() + 60 * args.minutes
+    with multiprocessing.get_context("fork").Pool(args.processes, _begin, (made, last)) as pool:
+        for mutant, by, seconds in pool.imap_unordered(_judge_in_time, rest):
+            if by is None:
+                continue
+            words[mutant] = by
+            with args.results.open("a") as file:
+                print(json.dumps({"mutant": mutant.key(), "by": by}), file=file)
+            word = f"caught by {by}" if by else "SURVIVED"
+            print(f"{seconds:4.0f} s  {mutant.shown()}  {word}", flush=True)
+    return sum(map(bool, words.values())), len(words)
+
+
+def _read_results(file: Path) -> dict[str, str]:
+    """By key, what caught a mutant in an earlier run, or `""`."""
+    lines = map(json.loads, file.read_text().splitlines() if file.exists() else [])
+    return {line["mutant"]: line["by"] for line in lines}
+
+
+_here: dict[str, Any] = {}  # Of a process that judges: its copy, the map, and when it is to end.
+
+
+def _begin(made: dict[str, Any], last: float) -> None:
+    """In each process."""
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    import_library(folder)
+    _here.update(folder=folder, made=made, last=last)
+
+
+def _judge_in_time(numbered: tuple[int, Mutant]) -> tuple[Mutant, str | None, float]:
+    """What caught it, and in how many seconds; `None` if time is over."""
+    (i, mutant), made, folder = numbered, _here["made"], _here["folder"]
+    begin = time.monotonic()
+    if begin > _here["last"]:
+        return mutant, None, 0.0
+    if i % _CONTROL == 0 and (by := meet(mutant.undone(), plan_for(mutant, made)[0], folder)):
+        raise RuntimeError(f"The tests fail without a change: {by}")
+    return mutant, judge(mutant, made, folder), time.monotonic() - begin
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ FREE, PC, BPC = Z[:-1], jpc.PCEnergy(), jpc.BPCEnergy()
 SGD, ADAM = optax.sgd(0.1), optax.adam(0.1)
 STATE = SGD.init((eqx.filter(MODEL, eqx.is_array), None))
 MASK = jnp.ones(Y.shape, bool)
+IMAGES = jnp.ones((2, 3, 8, 8))
 GRAPH = jpc.GraphEnergy({"h": ["x"], "y": ["h"]})
 FNS = {"h": eqx.nn.Linear(3, 4, key=KEY), "y": eqx.nn.Linear(4, 2, key=KEY)}
 SEQUENCE = [eqx.nn.Linear(2, 2, key=KEY), eqx.nn.Linear(2, 3, key=KEY)]
@@ -1078,6 +1079,85 @@ FOURTH = [
      "inference=.*leaves the states"),
 ]  # fmt: skip
 
+HIDDEN = [jax.jit(layer) for layer in MODEL]
+FIFTH = [
+    ("jitted layers", lambda: step(model=HIDDEN), TYPE, "Layer 1 of model hides its parameters"),
+    ("jitted layers of a first pass", lambda: jpc.init_activities_with_ffwd(HIDDEN, X), TYPE,
+     "hides its parameters.*eqx.filter_jit"),
+    ("jitted layers of the core", lambda: infer(params=HIDDEN), TYPE, "Layer 1 of params hides"),
+    ("mapped layers", lambda: infer(params=[*MODEL[:2], jax.vmap(MODEL[2])]), TYPE,
+     "Layer 3 of params hides"),
+    ("a jitted skip", lambda: step(skip_model=[None, HIDDEN[1], None]), TYPE,
+     "Layer 2 of skip_model hides"),
+    ("a jitted node", lambda: posed(params=FNS | {"h": jax.jit(FNS["h"])}), TYPE,
+     r"params\['h'\] hides"),
+    ("layers from a generator", lambda: step(model=(layer for layer in MODEL)), TYPE,
+     "model must be a list .*generator"),
+    ("a set of layers", lambda: step(model={jnp.tanh}), TYPE, "model must be a list .*set"),
+    ("layers by name", lambda: step(model={"a": MODEL[0]}), TYPE, "model must be a list .*dict"),
+    ("a layer's class", lambda: step(model=[eqx.nn.Linear] * 3), TYPE,
+     r"Layer 1 of model is a class: .*Linear\(\.\.\.\)"),
+    ("a node's class", lambda: posed(params=FNS | {"h": eqx.nn.Linear}), TYPE, "is a class"),
+    ("a layer of nothing", lambda: step(model=[lambda z: None] * 3), VALUE,
+     "must make one array of real numbers of it, but it makes None"),
+    ("a layer of two", lambda: step(model=[*MODEL[:2], lambda z: (z, z)]), VALUE,
+     "Layer 3 .*must make one array"),
+    ("a layer of whole numbers", lambda: step(model=[lambda z: (z > 0) * 1, *MODEL]), VALUE,
+     r"Layer 1 .*it makes int(32|64)\[3\]"),
+    ("a layer of complex numbers", lambda: step(model=[lambda z: z + 0j, *MODEL]), VALUE,
+     "Layer 1 .*it makes complex"),
+    *(
+        (f"a layer that {how}{where}", ft.partial(call, fn), TYPE,
+         rf"{named} needs numbers that are not known .*jnp\.where")
+        for how, fn in [
+            ("asks", lambda z: z if z[0] > 0 else -z),
+            ("is NumPy's", lambda z: np.tanh(np.asarray(z))),
+            ("takes a float", lambda z: float(z[0]) * z),
+        ]
+        for where, named, call in [
+            ("", "Layer 1 of model", lambda fn: step(model=[fn, *MODEL])),
+            (", the core", "z_1",
+             lambda fn: infer(params=[fn, *MODEL[:1], MODEL[2]], nodes=[None, X, Z[1], None])),
+            (", jitted", "Layer 1 of model",
+             lambda fn: jax.jit(lambda x: step(model=[fn, *MODEL], x=x)["loss"])(X)),
+        ]
+    ),
+    ("data of no epoch", lambda: fit(data=lambda: 3), TYPE, "data is a function, and gets the ep"),
+    ("data of two", lambda: fit(data=lambda a, b: []), TYPE, "data is a function, and gets the"),
+    ("data that makes a number", lambda: fit(data=lambda epoch: 3), TYPE,
+     "data is a function of the epoch, and must return batches .*got 3"),
+    ("data that makes nothing", lambda: fit(data=lambda epoch: None), TYPE, "got None"),
+    ("data that makes a word", lambda: fit(data=lambda epoch: "ab"), TYPE, "got 'ab'"),
+    ("data that makes a pair", lambda: fit(data=lambda epoch: (X, Y)), TYPE,
+     r"must return batches .*got a tuple of 2: an array \(4, 3\)"),
+    ("data that makes a dictionary", lambda: fit(data=lambda epoch: {"x": X}), TYPE, "batches"),
+    ("data of a later epoch",
+     lambda: fit(data=lambda epoch: 3 if epoch else [(X, Y)], epochs=2, batch_size=4), TYPE,
+     "batches .*got 3"),
+    ("test data of no epoch", lambda: fit(test=lambda: 3, evaluate=measured), TYPE,
+     "test is a function"),
+    ("equilibrium prepared, swapped",
+     lambda: jpc.Equilibrium().prepare(MODEL, PC, NODES, CLAMPS), TYPE, "energy must be"),
+    ("nudge prepared, swapped", lambda: jpc.Nudged().prepare(MODEL, PC, NODES, CLAMPS), TYPE,
+     "energy must be"),
+    ("matrix of this size", lambda: infer(jpc.Equilibrium(matrix=jnp.eye(2))), VALUE,
+     r"matrix .*\[\(2, 2\)\], got something else of this shape"),
+    *(
+        (f"a nudge by {rule}", ft.partial(jpc.Nudged, 0.1, inference=rule), TYPE,
+         "inference must find an equilibrium")
+        for rule in (jpc.Backprop(), jpc.ZIL(), jpc.FixedPrediction(), jpc.Nudged())
+    ),
+    ("a schema's name", lambda: jpc.data.read_schema("digits"), TYPE, "as_dict of a schema"),
+    ("a schema of others", lambda: jpc.data.read_schema({"a": 1}), TYPE, "as_dict of a schema"),
+    ("more data, a number", lambda: jpc.data.read_like(3, 4), TYPE, "a path and a schema"),
+    ("words as images", lambda: jpc.data.augment(KEY, WORDS), TYPE, "images"),
+    ("images by a number", lambda: jpc.data.augment(3, IMAGES), TYPE, "key"),
+    ("images by two keys", lambda: jpc.data.augment(jr.split(KEY), IMAGES), TYPE, "key"),
+    ("images padded by half", lambda: jpc.data.augment(KEY, IMAGES, pad=0.5), VALUE, "pad"),
+    ("images padded by less", lambda: jpc.data.augment(KEY, IMAGES, pad=-1), VALUE, "pad"),
+    ("images flipped by a word", lambda: jpc.data.augment(KEY, IMAGES, flip="no"), VALUE, "flip"),
+]  # fmt: skip
+
 TABLE = {
     "methods": EVERY_METHOD,
     "states": STATES,
@@ -1092,6 +1172,7 @@ TABLE = {
     "later": LATER,
     "third": THIRD,
     "fourth": FOURTH,
+    "fifth": FIFTH,
 }
 CASES = [
     pytest.param(*case, id=f"{group}: {' '.join(name.split())[:60]}")
@@ -1191,3 +1272,18 @@ def test_steps_can_be_given_one_by_one(solver):
 def test_params_may_hold_what_is_no_callable():
     """For another energy, say: a sum of them has the same parameters."""
     assert GRAPH(FNS | {"size": X}, *POSED) == GRAPH(FNS, *POSED)
+
+
+@pytest.mark.parametrize("how", [eqx.filter_jit, eqx.filter_checkpoint])
+def test_layers_may_be_wrapped_where_their_parameters_are_seen(how):
+    """A layer of its own program is the same function, and learns the same."""
+    wrapped = [how(layer) for layer in MODEL]
+    state = SGD.init((eqx.filter(wrapped, eqx.is_array), None))
+    found, same = quick(model=wrapped, state=state), quick()
+    for got, expected in zip(
+        *(jax.tree.leaves(eqx.filter(r["model"], eqx.is_array)) for r in (found, same)),
+        strict=True,
+    ):
+        np.testing.assert_allclose(got, expected, rtol=1e-6)
+    fixed = jax.jit(lambda z: jnp.tanh(2 * z))  # It has no parameters.
+    assert jnp.isfinite(quick(model=[fixed, *MODEL], state=STATE)["loss"])

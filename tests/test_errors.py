@@ -330,7 +330,7 @@ MODELS = [
     ("one layer", lambda: layers(linear(3, 2)), VALUE, "one layer has nothing to infer"),
     ("not callable", lambda: step([linear(3, 4), 3]), TYPE, "Layer 2 of model is not callable"),
     ("a hole", lambda: step([None, linear(3, 2)]), TYPE, "Layer 1 of model .*got NoneType"),
-    ("a layer's class", lambda: layers(eqx.nn.Linear, linear(4, 2)), VALUE, "Layer 1 .*missing"),
+    ("a layer's class", lambda: layers(eqx.nn.Linear, linear(4, 2)), TYPE, "Layer 1 .*class"),
     ("a layer of two", lambda: layers(lambda z: (z, z), linear(3, 2)), VALUE, "Layer 1 .*tuple"),
     ("a layer with a key", lambda: layers(linear(3, 4), eqx.nn.Dropout(), linear(4, 2)), VALUE,
      "Layer 2 .*Dropout requires a key.*hold a key in the layer.*layers.md"),

@@ -189,7 +189,7 @@ class TestSteps:
         """On the same few examples."""
         task = make(digits, "nudged")
         setting, state, batch = task.setting, task.state(), batch_of(task, digits)
-        found = find_place(task.problem(state, *batch.values()), setting, {})
+        found = find_place(task.problem(state, *batch.values()), setting, {}, jnp.zeros(()))
         named = dict(setting.options, inference=jpc.Nudged(strength=1.0))
         expected = jpc.regime((state["model"], None), **batch, **named)
         for name in found:

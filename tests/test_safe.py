@@ -14,7 +14,6 @@ import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import equinox as eqx
@@ -221,22 +220,6 @@ class TestFaults:
         assert result.exit_code == 1
         assert result.stderr == f"jpc: {caught.value}\n"
         assert str(tmp_path) in result.stderr and "JPC_DATA_DIR" in result.stderr
-
-
-def test_the_first_epoch_is_noted_as_such(tmp_path):
-    """Also if a run that was killed had noted it before it was saved."""
-    config = check.make_config({"training": {"batch_size": 10, "epochs": 3}})
-    setting = SimpleNamespace(config=config, dataset=SimpleNamespace(train=(None, range(50))))
-    task = SimpleNamespace(setting=setting, pictures=lambda state: [])
-    look, watcher = train_module.Watcher.look.__wrapped__, object.__new__(train_module.Watcher)
-    watcher._task, watcher._folder, watcher._written = task, RunFolder(tmp_path), float("inf")
-    watcher._diagnosis = lambda state, *, place: place
-    watcher._folder.begin(config)
-    watcher._folder.append(dict(epoch=1))
-    for number, place in ((None, False), (5, False), (6, True)):
-        if number is not None:
-            (watcher._folder.checkpoints / str(number)).mkdir(parents=True)
-        assert look(watcher) is place
 
 
 STATE = dict(w=jnp.ones(2))

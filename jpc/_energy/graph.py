@@ -5,7 +5,7 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import PyTree
 
-from .._given import check_callable, check_type
+from .._given import check_callable, check_layer, check_type
 from .._types import Clamps, Given, Loss, Nodes, Terms
 from .loss import squared_error
 from .network import AbstractNetworkEnergy, Network, Node, check_loss, sort
@@ -118,6 +118,7 @@ class GraphEnergy(AbstractNetworkEnergy):
             raise ValueError(f"params has no callable that predicts {missing[0]!r}.")
         for name in parents:
             check_callable(f"params[{name!r}]", params[name], "eqx.nn.Linear(...)")
+            check_layer(f"params[{name!r}]", params[name])
 
         def node(name: str) -> Node:
             if name not in parents:

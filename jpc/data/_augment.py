@@ -2,9 +2,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, PRNGKeyArray, Shaped
 
+from .._given import as_batch, check_count, check_flags, split_key
+from .._types import Given
+
 
 def augment(
-    key: PRNGKeyArray, images: ArrayLike, *, flip: bool = True, pad: int = 4
+    key: Given[PRNGKeyArray],
+    images: Given[ArrayLike],
+    *,
+    flip: Given[bool] = True,
+    pad: Given[int] = 4,
 ) -> Shaped[Array, "images channels height width"]:
     """Flips images left to right and shifts them, each at random by itself. For training, and
     for use inside `jax.jit` and `jax.lax.scan`.
@@ -21,15 +28,15 @@ def augment(
 
     As many images, of the same shape and type.
     """
-    images = jnp.asarray(images)
+    check_flags(flip=flip)
+    check_count("pad", pad, least=0)
+    images = as_batch("images", images)
     if images.ndim != 4:
         raise ValueError(
             f"Images of shape {images.shape} cannot be flipped and cropped. Their shape must be "
             "(images, channels, height, width), that of jpc.data.load(name, flatten=False)."
         )
-    if pad < 0:
-        raise ValueError(f"pad={pad} must not be negative. Write pad=0 not to shift images.")
-    keys = jax.random.split(key, len(images))
+    keys = split_key(key, len(images))
     return jax.vmap(lambda key, image: _augment(key, image, flip, pad))(keys, images)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from .._types import Given
 from ._own import DataError, Found, Name, NoTargetsError, Part, Target, read_own
 from ._schema import (
     Schema,
@@ -64,10 +65,12 @@ def load_own(
     return schema, ready, found.note
 
 
-def read_like(name: Name, schema: Schema) -> Part:
+def read_like(name: Given[Name], schema: Given[Schema]) -> Part:
     """More data of the same kind: its test data if it has any, else all of it. The inputs are
     normalised as those before were. So are the targets; they may be missing.
     """
+    if not (isinstance(name, str | os.PathLike) and isinstance(schema, Schema)):
+        raise TypeError(f"Give a path and a schema, got {name!r:.80} and {schema!r:.80}.")
     where = os.fspath(name)
     found = read_own(name, like=schema.like)
     part = found.parts.get("test", found.parts.get("train"))

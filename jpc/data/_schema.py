@@ -1,11 +1,12 @@
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Num
 
+from .._types import Given
 from ._own import DataError, Like
 
 _CHANNELS = (1, 3, 4)
@@ -139,8 +140,11 @@ class Schema:
         return {key: plain(value) for key, value in asdict(self).items()}
 
 
-def read_schema(given: Mapping[str, Any]) -> Schema:
+def read_schema(given: Given[Mapping[str, Any]]) -> Schema:
     """The schema of a dictionary that `as_dict` made."""
+    names = [field.name for field in fields(Schema)]
+    if not (isinstance(given, Mapping) and given.keys() <= {*names}):
+        raise TypeError(f"given must be what as_dict of a schema makes, got {given!r:.80}.")
     arrays = ("mean", "std", "target_mean", "target_std")
     read: Any = lambda key, value: np.array(value, float) if key in arrays else _as_tuple(value)
     return Schema(**{key: read(key, value) for key, value in given.items()})
