@@ -147,8 +147,9 @@ COVER = {
     ("nonlinear cg", "states"): ["convolutions"],
     ("nonlinear cg", "errors"): ["tanh"],
 }
+SELDOM = {"nonlinear cg", "sgd", "lbfgs"}  # Other tests have them, too.
 CASES = [
-    (method, name, coordinates)
+    pytest.param(method, name, coordinates, marks=[pytest.mark.slow] * (method in SELDOM))
     for (method, coordinates), kinds in COVER.items()
     for name in PROBLEMS
     if name.partition(",")[0] in kinds

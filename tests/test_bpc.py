@@ -299,6 +299,7 @@ def test_some_labels_may_be_missing():
     assert_close(STEP(input=labels, input_mask=none)["grads"], free["grads"])
 
 
+@pytest.mark.slow
 def test_training_improves_both_directions():
     """The code of the page on bidirectional predictive coding, as it is printed."""
     names = run("variants/bpc.md")

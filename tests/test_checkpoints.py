@@ -66,8 +66,13 @@ SCRIPT = Path(__file__).with_name("train_and_save.py")
 
 
 def start(*args):
+    """What one of the processes compiled others need not."""
     environment = os.environ | dict(
-        PYTHONPATH=str(Path(jpc.__file__).parents[1]), JAX_ENABLE_X64="1", JAX_PLATFORMS="cpu"
+        PYTHONPATH=str(Path(jpc.__file__).parents[1]),
+        JAX_ENABLE_X64="1",
+        JAX_PLATFORMS="cpu",
+        JAX_COMPILATION_CACHE_DIR=str(Path(args[0]).parent / "programs"),
+        JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0.1",
     )
     return subprocess.Popen([sys.executable, str(SCRIPT), *map(str, args)], env=environment)
 

@@ -25,6 +25,7 @@ def run(page):
     return names
 
 
+@pytest.mark.slow
 def test_training(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names = run("training.md")
@@ -53,6 +54,7 @@ def test_devices():
     assert losses == sorted(losses, reverse=True)
 
 
+@pytest.mark.slow
 def test_networks():
     """Graphs and energies of one's own end at equilibrium, by their gradients; what is given
     stays.

@@ -260,6 +260,7 @@ def test_an_accelerator_may_round_products_more(monkeypatch):
 # --- depth ---
 
 
+@pytest.mark.slow
 def test_chords_in_a_loop_are_the_same(monkeypatch):
     """As in deep networks, with the same gradients through them."""
     posed = pose(make_problem("tanh", SIZES))

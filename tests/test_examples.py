@@ -42,6 +42,7 @@ def test_from_scratch(run):
     assert names["scores"][-1] > 80
 
 
+@pytest.mark.slow
 def test_discriminative(run):
     names = run("02_discriminative")
     assert names["accuracies"][-1] > 85
@@ -50,6 +51,7 @@ def test_discriminative(run):
     assert energies[1][0] < 0.7 * energies[0][0]
 
 
+@pytest.mark.slow
 def test_exact_inference(run):
     """Each example converges. The flow ends above, and its slope is steeper; so the last layers
     learn sooner than the first.
@@ -62,6 +64,7 @@ def test_exact_inference(run):
     assert wrong[2][0] > 2 * wrong[2][-1] and wrong[20][0] < wrong[2][0]
 
 
+@pytest.mark.slow
 def test_linear_theory(run):
     """By hand, by the library and by inference; predictive coding leaves the saddle first."""
     names = run("04_linear_theory")

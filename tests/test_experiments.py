@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import dataclasses
+import functools as ft
 import itertools
 import json
 import signal
@@ -55,20 +56,35 @@ def read(path):
         return list(csv.DictReader(file))
 
 
+OFTEN = ("fig1", "fig1-gap", "fig2", "fig4")  # The others wait for `make slow`.
+NAMES = [pytest.param(n, marks=[pytest.mark.slow] * (n not in OFTEN)) for n in FIGURES]
+
+
 @pytest.fixture(scope="module")
-def out(tmp_path_factory):
-    """All figures, once."""
+def make(tmp_path_factory):
+    """A figure, once."""
     folder = tmp_path_factory.mktemp("reproduction")
-    result = invoke("all", "--smoke", "--out", folder, "--debug")
-    assert result.exit_code == 0, result.output
-    return folder
+
+    @ft.cache
+    def make(name):
+        result = invoke(name, "--smoke", "--out", folder, "--debug")
+        assert result.exit_code == 0, result.output
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def out(make):
+    return [make(name) for name in OFTEN][-1]
 
 
 # --- the command ---
 
 
-@pytest.mark.parametrize("name", FIGURES)
-def test_a_figure_has_its_files(out, name):
+@pytest.mark.parametrize("name", NAMES)
+def test_a_figure_has_its_files(make, name):
+    out = make(name)
     cells = FIGURES[name].cells(SMOKE)
     rows = read(out / f"{name}.csv")
     fields = [field.name for field in dataclasses.fields(Cell)]
@@ -217,6 +233,7 @@ def test_what_is_not_there_is_said(tmp_path, pretended, monkeypatch):
     assert "mnist is not on this machine: jpc data fetch mnist." in result.output
 
 
+@pytest.mark.slow
 def test_what_cannot_be_had_does_not_stop_the_rest(tmp_path, pretended, monkeypatch):
     def fetch(name, progress):
         raise FileNotFoundError(f"no {name}")
@@ -419,6 +436,7 @@ def test_training_is_the_library_step(solver):
     )
 
 
+@pytest.mark.slow
 def test_networks_trained_at_once_are_those_trained_alone():
     cells = [
         dataclasses.replace(CELL, solver="heun", t1=t1, seed=seed)

@@ -317,6 +317,7 @@ def test_there_are_as_many_entries_as_steps_and_the_start():
     assert_close(np.array(own), inferred.stats["steps"] + 1)
 
 
+@pytest.mark.slow
 def test_recorded_iterations_go_from_start_to_end():
     args = (PROBLEM.params, PROBLEM.activities, PROBLEM.y, PROBLEM.x)
     recorded = jpc.solve_inference(*args, inference=heun(), record_iters=True)
@@ -338,6 +339,7 @@ def test_record_every_is_a_grid():
 # --- any solver, any rank ---
 
 
+@pytest.mark.slow
 def test_implicit_solvers_work():
     flow = jpc.GradientFlow(dfx.Kvaerno3(), 200.0, rtol=1e-6)
     inferred = infer(flow, PC, *PROBLEM.posed())

@@ -175,6 +175,7 @@ def test_states_that_nothing_moves():
         assert_close(found, expected)
 
 
+@pytest.mark.slow
 def test_second_derivatives():
     """Of x -> tanh(h) -> y, by finite differences of the first ones, which are tested above."""
     energy, params = jpc.GraphEnergy({"h": ["x"], "y": ["h"]}), dict(h=lambda x: x, y=jnp.tanh)

@@ -73,6 +73,7 @@ def learn_gaussian(step, data):
     return float(layer.b), float(layer.w) ** 2 + 1
 
 
+@pytest.mark.slow
 def test_a_gaussian_is_learned():
     """Its mean, and its variance v but for the size of the steps: where learning rests it is
     v / (1 + v dt / 2). From the peaks of the posteriors the variance has no bound.

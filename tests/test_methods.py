@@ -268,7 +268,10 @@ def test_samples_are_those_of_the_key_and_the_times():
 SHORT = make_problem(sizes=(3, 4, 2))  # Trees take long to compile, for each of the states.
 
 
-@pytest.mark.parametrize("solver", [dfx.Heun(), dfx.ShARK(), dfx.SEA()])
+@pytest.mark.parametrize(
+    "solver",
+    [dfx.Heun(), *(pytest.param(s, marks=pytest.mark.slow) for s in (dfx.ShARK(), dfx.SEA()))],
+)
 def test_solvers_need_more_or_less_of_a_path(solver):
     """From one path, they are close at the end. Fresh noise has what they need as well."""
     tree = jpc.Langevin(1.0, 0.01, path=dfx.VirtualBrownianTree)
@@ -282,6 +285,7 @@ def test_solvers_need_more_or_less_of_a_path(solver):
     eqx.filter_eval_shape(fresh, PC, *SHORT.posed())
 
 
+@pytest.mark.slow
 def test_a_virtual_tree_can_be_differentiated_in_reverse():
     """By finite differences; fresh noise cannot."""
 

@@ -255,7 +255,7 @@ def cnn_steps(size, pool, methods):
         yield norm(end[1:-1]) / norm(start[1:-1]), norm(off) / norm(slope)
 
 
-@pytest.mark.parametrize("size", ["vgg5", "vgg9"])
+@pytest.mark.parametrize("size", ["vgg5", pytest.param("vgg9", marks=pytest.mark.slow)])
 @pytest.mark.usefixtures("quick_compilation")
 def test_every_cnn_learns_at_its_equilibrium(size, monkeypatch):
     monkeypatch.setattr(equilibrium_module, "_DEEP", 0)  # Ten chords are long to compile.

@@ -210,7 +210,7 @@ def rows(tree, index):
     return jax.tree.map(lambda x: x[index], tree)
 
 
-@examples(16)
+@examples(10)
 @given(plans())
 def test_energies_and_gradients(plan):
     energy, params, nodes, clamps = problem = build(plan)
@@ -271,7 +271,7 @@ def descend(energy, params, nodes, clamps, steps=4000):
     return nodes, gradient(nodes)
 
 
-@examples(5)
+@examples(4)
 @given(plans(SMOOTH, (jpc.squared_error, jpc.cross_entropy, jpc.bernoulli)))
 def test_an_equilibrium_is_where_descent_ends(plan):
     """Where both have got there: in float64 that is nearly always."""

@@ -188,7 +188,14 @@ def shared():
     return run(LINES)
 
 
-@pytest.mark.parametrize("name", sorted(set(public_names()) - NO_EXAMPLE))
+LONG = {"measure_regime", "equilibrium_gap", "FlowOptions", "test_generative_pc", "MonteCarlo"}
+NAMES = [
+    pytest.param(name, marks=[pytest.mark.slow] * (name in LONG))
+    for name in sorted(set(public_names()) - NO_EXAMPLE)
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_every_public_name_has_an_example(name, shared, tmp_path, monkeypatch):
     """It runs, what it computes is finite, and a number behind it is what the line computes."""
     text = inspect.getdoc(getattr(jpc, name)) or ""

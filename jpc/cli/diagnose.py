@@ -8,6 +8,7 @@ from jaxtyping import Array
 
 import jpc
 
+from .._checks import compiling_hastily
 from .._functional import call, layer_energies, make_layers, of_params, with_prediction
 from .._gap import compare as compare_to
 from .._metrics import compute_param_norms
@@ -42,9 +43,10 @@ class Diagnosis:
         self._batch = task.pair(jnp.asarray(images, float), labels)
 
     def __call__(self, state: State) -> dict[str, Any]:
-        own = self._task.diagnose(state, *self._batch)
-        if own is None:
-            own = diagnose(self._task.problem(state, *self._batch), self._task.setting)
+        with compiling_hastily():  # Once an epoch, for a few examples.
+            own = self._task.diagnose(state, *self._batch)
+            if own is None:
+                own = diagnose(self._task.problem(state, *self._batch), self._task.setting)
         return dict(diagnosis=own)
 
 
