@@ -51,9 +51,9 @@ def predict(layer, z):
 
 
 # %% [markdown]
-# In a usual network a state *is* its prediction. In predictive coding it does not have to
-# be. The difference is the **prediction error**, and half of all squared errors is the
-# **energy**:
+# In an ordinary network a state *is* its prediction. In predictive coding it does not have
+# to be. The difference is the **prediction error**, and half the sum of all squared errors
+# is the **energy**:
 #
 # $$e_\ell = z_\ell - f_\ell(z_{\ell-1}), \qquad F = \tfrac{1}{2} \sum_\ell \lVert e_\ell \rVert^2.$$
 
@@ -72,12 +72,12 @@ def find_energies(states):
 # ## Inference: change the states
 #
 # The image is given at one end, and the label at the other. The states in between are
-# free, and go down the energy. Two forces act on each of them:
+# free, and move down the energy. Two forces act on each of them:
 #
 # $$-\frac{\partial F}{\partial z_\ell} = -e_\ell + \phi'(z_\ell) \odot W_{\ell+1}^T e_{\ell+1}.$$
 #
 # The first pulls a state towards its prediction. The second pulls it to where it predicts
-# the next state better. A state only needs its own error and the next one.
+# the next state better. A state needs only its own error and that of the next state.
 
 
 # %%
@@ -102,7 +102,7 @@ def infer(states, steps=50, rate=0.1):
 
 
 # %% [markdown]
-# Let it run on one batch, before any training.
+# Run inference on one batch, before any training.
 
 # %%
 x, y = images[:32], np.eye(10)[labels[:32]]
@@ -188,8 +188,8 @@ plt.show()
 #
 # ## What to try next
 #
-# - Change `steps=20` in the training loop to 1, or to 100. Does it need the equilibrium
-#   to learn?
+# - Change `steps=20` in the training loop to 1, or to 100. Does the network need the
+#   equilibrium to learn?
 # - Add a third hidden layer to `SIZES`, and look at the first plot again. How far does
 #   the error get in 50 steps?
 # - [The next example](02_discriminative.py) trains the same network with the library: a

@@ -32,7 +32,7 @@ print("images", images.shape, "labels", labels.shape)
 # %% [markdown]
 # ## A model is a list of layers
 #
-# Each layer is a callable on one example. `make_mlp` makes the usual ones. This network
+# A layer is any callable on one example. `make_mlp` makes the usual ones. This network
 # has 64 pixels as its input, two hidden layers of 128 units, and ten outputs.
 
 # %%
@@ -69,8 +69,8 @@ print(f"energy {total[0]:.3f} before inference, {total[-1]:.3f} after it")
 # `fit` shuffles the data, takes a step for each batch, and evaluates a test set after
 # each epoch. All of it is compiled. Options of the step go in with `functools.partial`.
 # Here `jpc.Equilibrium` solves for the end of inference instead of following a flow. Two
-# of its iterations are enough for training. The output gets a precision of 0.1, which
-# keeps learning close to the error.
+# of its iterations are enough for training. The output gets a precision of 0.1: its error
+# counts a tenth, so the states stay close to the forward pass.
 
 # %%
 fitted = jpc.fit(
@@ -102,10 +102,9 @@ plt.ylabel("test accuracy, %")
 plt.show()
 
 # %% [markdown]
-# The curve rises fast and then flattens: most of what there is to learn is learned in the
-# first epochs.
+# The curve rises fast and then flattens: the network learns most in the first epochs.
 #
-# ## Less to spread
+# ## Less error to spread
 #
 # Here is inference again on the same batch, before and after training.
 
@@ -149,7 +148,7 @@ for axis, picture, i in zip(axes, pixels, shown):
 plt.show()
 
 # %% [markdown]
-# The first of these are mistakes: look at them, and see whether you would have read them.
+# The first four are mistakes. Would you have read them?
 #
 # ## What to try next
 #

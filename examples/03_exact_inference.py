@@ -67,8 +67,8 @@ print(
 # %% [markdown]
 # ## How does it know?
 #
-# At equilibrium the error of each layer is the next one, sent back through its
-# derivative. Follow this up to the output, and all errors of the network follow from the
+# At equilibrium the error of each layer is the error of the next layer, sent back through
+# its derivative. Repeat this up to the output: all errors of the network follow from the
 # few that are left there. So there are ten unknowns for each image, however deep the
 # network is. [Predictive coding in one read](../docs/learn.md#5-what-equilibrium-means)
 # derives it.
@@ -91,9 +91,9 @@ print(f"equilibrium  {slope(exact.nodes):.1e}")
 # %% [markdown]
 # ## How long does a flow take?
 #
-# Now for several depths. Here the flow is taken in steps of 0.1 (`jpc.Descent`), and
-# `jpc.Record` keeps the states after each of them. What is above the energy at
-# equilibrium is still to be gained.
+# Now take networks of several depths. Here the flow goes in steps of 0.1 (`jpc.Descent`),
+# and `jpc.Record` keeps the states after each of them. As long as the energy is above that
+# of equilibrium, there is something to gain.
 
 
 # %%
@@ -170,8 +170,8 @@ plt.show()
 
 # %% [markdown]
 # Look at the left end. The first layers are far from the output. If the flow stops early,
-# what they learn is off by as much as its own size: an error of 1 is what they would have
-# if they learned nothing at all.
+# what they learn is off by as much as its own size. Layers that learn nothing at all would
+# have an error of 1.
 #
 # ## What to try next
 #
@@ -179,4 +179,4 @@ plt.show()
 #   converge?
 # - Time both methods. (Call each one twice, so that compiling does not count.)
 # - [How to choose](../docs/choose.md#the-method-of-inference) says when to take which
-#   method, and [inference, measured](../docs/inference.md) has what each of them costs.
+#   method, and [inference, measured](../docs/inference.md) says what each of them costs.

@@ -50,7 +50,7 @@ by_library = jpc.linear_equilib_energy((model, None), x, y)
 print(f"by hand {by_hand:.6f}, by the library {by_library:.6f}")
 
 # %% [markdown]
-# Is it where inference ends? Walk down the energy and see.
+# Does inference end there? Walk down the energy and see.
 
 # %%
 energy = jpc.PCEnergy()
@@ -98,8 +98,8 @@ plt.show()
 # order. On the right there is a way down, along $b$. Both landscapes have their valleys
 # in the same places.
 #
-# In numbers: the curvature at the origin, by JAX, of three free weights. A negative one
-# is a way down.
+# JAX can put numbers to this: here are the curvatures at the origin, with three free
+# weights. A negative curvature is a way down.
 
 # %%
 half_square = lambda w: 0.5 * (1 - w[2] * w[1] * w[0]) ** 2
@@ -159,5 +159,5 @@ plt.show()
 # - Start from `0.3 * w` or `0.03 * w`. How do the plateaus change?
 # - Change the depth in `make_mlp`. The plain around the origin gets flatter with each
 #   layer.
-# - The other side of it: a large $S$ makes the energy small without making the error
-#   small. [Deep networks and the regime](05_deep_networks.py) shows when that hurts.
+# - There is another side to this: a large $S$ makes the energy small without making the
+#   error small. [Deep networks and the regime](05_deep_networks.py) shows when that hurts.

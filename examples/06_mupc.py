@@ -3,7 +3,7 @@
 #
 # The best learning rate of a network usually changes with its width and depth. That is a
 # nuisance, because large networks are expensive to tune. The parameterisation *muPC*
-# takes the dependence out. In this example you find the learning rate of a small network,
+# removes this dependence. In this example you find the learning rate of a small network,
 # and see whether it is right for a larger one.
 #
 # What you will see: curves of loss against learning rate. With the standard
@@ -35,10 +35,10 @@ digits = jpc.data.load("digits", flatten=True)
 # %% [markdown]
 # ## The network
 #
-# Both have skip connections around their hidden layers: `make_residual_mlp` returns the
-# layers and the skips. With `param_type="mupc"` weights are drawn from a normal
-# distribution with variance 1, and each prediction is scaled by width and depth. `"sp"`
-# is the standard.
+# Networks of both kinds have skip connections around their hidden layers:
+# `make_residual_mlp` returns the layers and the skips. With `param_type="mupc"` weights
+# are drawn from a normal distribution with variance 1, and each prediction is scaled by
+# width and depth. `"sp"` is the standard parameterisation.
 #
 # The type goes to the network, to the step, and to the evaluation. Inference solves for
 # the equilibrium, with an output precision of 0.1.
@@ -104,11 +104,11 @@ plt.show()
 # %% [markdown]
 # Look for the stars, the best rate of each network. (Losses above 0.6 are drawn at 0.6.)
 # On the left each network wants another rate. On the right the stars are above each
-# other: what you found with the small network holds for the others.
+# other: the rate that is best for the small network is best for the others, too.
 #
 # ## Using it
 #
-# Take the rate of the *smallest* network, and look at what the others have with it.
+# Take the best rate of the *smallest* network, and look at the loss of the others with it.
 
 # %%
 for kind in RATES:

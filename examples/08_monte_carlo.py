@@ -3,7 +3,7 @@
 #
 # In this example nobody says what the images are. A network explains each of them by a
 # few hidden causes, which it has to infer. To learn well it should not settle for the
-# single best explanation: it should consider all that are plausible. That is Monte Carlo
+# single best explanation. It should consider all plausible ones. That is Monte Carlo
 # predictive coding.
 #
 # What you will see: two networks, one that learns from the best explanations and one that
@@ -34,10 +34,10 @@ tests = (digits.test[0] > 0.5).astype(np.float32)
 # %% [markdown]
 # ## The model
 #
-# Eight hidden causes with a normal distribution, 64 hidden units, 64 pixels that are
-# black or white. `jpc.bernoulli` is the loss of such pixels, and the prior is a term of
-# the energy. The energy is minus the logarithm of a probability: states with a low energy
-# are plausible.
+# The model has eight hidden causes with a normal distribution, 64 hidden units, and 64
+# pixels that are black or white. `jpc.bernoulli` is the loss of such pixels, and the prior
+# is a term of the energy. The energy is minus the logarithm of a probability: states with
+# a low energy are plausible.
 
 # %%
 energy = jpc.PCEnergy(jpc.bernoulli) + jpc.GaussianPrior(1.0)
@@ -56,8 +56,8 @@ def pose(params, output, input, key):
 #
 # - **Peaks**: inference goes down to the best explanation, and the network learns from
 #   that.
-# - **Samples**: from there it goes on with noise of the right size (Langevin dynamics),
-#   visits plausible explanations, and learns from their mean.
+# - **Samples**: from there inference goes on with noise of the right size (Langevin
+#   dynamics) and visits plausible explanations. The network learns from all of them.
 
 
 # %%
@@ -112,9 +112,9 @@ for axis, (name, row) in zip(axes, {"real images": tests, **dreams}.items()):
 plt.show()
 
 # %% [markdown]
-# You should be able to read many of the dreams in the middle. On the right there are more
-# shapes that are no digit: the network never learned which causes are plausible, since it
-# only ever saw the best ones.
+# You should be able to read many of the dreams in the middle. On the right more shapes
+# are no digits: this network only ever saw the best causes, and never learned which other
+# causes are plausible.
 #
 # Can a number say the same? Take the distance from each dream to the nearest real image.
 

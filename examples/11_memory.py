@@ -5,7 +5,7 @@
 # things, and recalls each of them from a part. In this example a predictive coding
 # network stores images of digits. Then you show it the upper halves.
 #
-# What you will see: there is nothing to build for it. To store is to learn, and to recall
+# What you will see: you need not build anything new. To store is to learn, and to recall
 # is to infer.
 
 # %%
@@ -30,10 +30,10 @@ digits = jpc.data.load("digits", flatten=True, normalise=False)
 # %% [markdown]
 # ## The network
 #
-# It is a generative chain: latents, hidden units, pixels. Nothing is given but the
-# pixels. A prior pulls the latents towards zero, so that the network prefers simple
-# explanations. The hidden units are more precise than the pixels: they should follow the
-# latents.
+# The network is a generative chain: latent units (its causes), hidden units, pixels. Only
+# the pixels are given. A prior pulls the latent units towards zero, so that the network
+# prefers simple explanations. The hidden units are more precise than the pixels, because
+# they should follow the latent units.
 
 # %%
 energy = jpc.PCEnergy(precision=[10.0, 1.0]) + jpc.GaussianPrior(0.1)
@@ -48,9 +48,9 @@ def rest(model, count):
 # %% [markdown]
 # ## Storing
 #
-# Each image gets latents of its own, which are inferred. The network learns to generate
-# the images from them. Inference goes on from where it was the last time, so ten steps
-# are enough.
+# Each image gets latent values of its own, which are inferred. The network learns to
+# generate the images from them. Inference continues where it was the last time, so ten
+# steps are enough.
 
 
 # %%
@@ -80,8 +80,8 @@ model = store(images)
 # %% [markdown]
 # ## Recalling
 #
-# A mask says which pixels are given. The others are free, like the latents, and inference
-# finds all of them together.
+# A mask says which pixels are given. The others are free, like the latent units, and
+# inference finds all of them together.
 
 
 # %%
@@ -126,12 +126,12 @@ for line, (title, row) in zip(axes, rows.items()):
 plt.show()
 
 # %% [markdown]
-# Compare the first row with the last. The network has only seen the second one, and the
-# weights that it learned.
+# Compare the first row with the last. To recall the last row, the network had only the
+# second row, and the weights that it had learned.
 #
 # ## How much fits?
 #
-# The network has 64 latents. Let us store more and more images.
+# The network has 64 latent units. Let us store more and more images.
 
 # %%
 shares = []
@@ -155,14 +155,14 @@ plt.legend()
 plt.show()
 
 # %% [markdown]
-# The memory has a limit. All images come back while there are clearly more latents than
-# images. Beyond that the network still knows what digits look like, but no longer each of
-# these.
+# The memory has a limit. All images come back while there are clearly more latent units
+# than images. Beyond that the network still knows what digits look like, but it no longer
+# knows each of these.
 #
 # ## What to try next
 #
 # - Show every second pixel instead of the upper half: `jnp.arange(64) % 2 == 0`.
-# - Give all pixels, with noise added, and infer without a mask. What the network predicts
-#   is the clean image.
+# - Give all pixels, with noise added, and infer without a mask. The network then predicts
+#   the clean image.
 # - [Associative memory](../docs/variants/memory.md) has the same with MNIST and CIFAR-10,
 #   and what to watch out for.

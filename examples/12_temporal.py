@@ -1,14 +1,14 @@
 # %% [markdown]
 # # Following something that moves
 #
-# So far a network saw one image at a time. In this example it sees a sequence, and infers
-# at each moment where something is from noisy glimpses of it. That is temporal predictive
-# coding. The classical answer is Kalman's filter, and you will write that one too, to
+# In the other examples a network sees one image at a time. Here it sees a sequence. At each
+# moment it infers from noisy glimpses where something is. That is temporal predictive
+# coding. The classical answer is Kalman's filter, and you will write that one, too, to
 # compare.
 #
-# What you will see: predictive coding takes away much of the noise with a rule that is
-# local. Kalman's filter does better, because it knows how sure it is. If predictive
-# coding may look at the whole sequence, the two are the same.
+# What you will see: predictive coding removes much of the noise with a rule that is local.
+# Kalman's filter does better, because it knows how sure it is. If both may look at the
+# whole sequence, their answers are the same.
 
 # %%
 import os
@@ -56,10 +56,10 @@ print(f"error of what is seen: {score(seen):.2f}")
 # %% [markdown]
 # ## Temporal predictive coding
 #
-# One layer predicts the next state, another one what is seen. At each moment the state is
-# inferred: it should be close to what the last estimate predicts, and it should predict
-# what is seen. The precisions say how much each counts. They are one over the variances
-# of the noise.
+# One layer predicts the next state, and another layer predicts what is seen. At each
+# moment the state is inferred: it should be close to what the last estimate predicts, and
+# it should predict what is seen. The precisions say how much each counts. They are one
+# over the variances of the noise.
 
 
 # %%
@@ -85,8 +85,7 @@ print(f"at equilibrium:         error {score(filtered):.2f}")
 
 # %% [markdown]
 # A few steps at each moment are enough. At equilibrium there is a closed form to check
-# against: the energy is a square in the state, so that its minimum is one linear
-# equation.
+# against: the energy is quadratic in the state, so one linear equation gives its minimum.
 
 # %%
 estimate, closed = np.zeros((SEQUENCES, 2)), []
@@ -100,7 +99,7 @@ print(f"largest difference to the closed form: {away:.0e}")
 # %% [markdown]
 # ## Kalman's filter
 #
-# It knows one thing more: how uncertain its last estimate was, a matrix $P$.
+# Kalman's filter knows one thing more: how uncertain its last estimate was, a matrix $P$.
 
 # %%
 m, P, means, ahead, covariances = np.zeros((SEQUENCES, 2)), np.zeros((2, 2)), [], [], []
@@ -140,7 +139,7 @@ plt.show()
 # ## Looking back
 #
 # If the whole sequence is known, all states can be inferred together. Then nothing has to
-# be treated as certain, and the answer is the one of Kalman's smoother.
+# be treated as certain, and the answer is that of Kalman's smoother.
 
 # %%
 whole = jpc.Equilibrium(chords=2, max_steps=0, dense=2 * STEPS)

@@ -2,12 +2,12 @@
 # # An energy of your own
 #
 # In predictive coding the energy is the model. If you want a network with other
-# properties, write another energy. It takes ten lines, and everything else of the library
+# properties, write another energy. It takes ten lines, and everything else in the library
 # works with it.
 #
 # In this example the data have outliers, and squared errors take them far too seriously.
 # You write an energy that does not. What you will see: with squared errors a few wild
-# points bend the curve, with your own energy they do not.
+# points bend the curve. With your own energy they do not.
 
 # %%
 import functools
@@ -28,7 +28,7 @@ EPOCHS = 60 if SMALL else 250
 # %% [markdown]
 # ## Data with outliers
 #
-# A sine with a little noise. One point in six is off by a lot.
+# The data are a sine with a little noise, and one point in six is off by a lot.
 
 # %%
 rng = np.random.default_rng(0)
@@ -41,8 +41,8 @@ print(f"{int(wild.sum())} of {len(x)} points are outliers, all of them too high"
 # %% [markdown]
 # ## The energy
 #
-# An energy says what its terms are, for one example. `jpc.states` has all states of the
-# network in order, the input first and the output last. Here the hidden layers keep the
+# An energy says what its terms are, for one example. `jpc.states` returns all states of
+# the network in order, the input first and the output last. Here the hidden layers keep the
 # squared error. At the output a large error costs its absolute value instead of its
 # square:
 #
@@ -70,7 +70,8 @@ class RobustEnergy(jpc.AbstractEnergy):
 #
 # ## Training with it
 #
-# `make_pc_step` takes `energy=`. `Descent` takes steps down any energy: here 40 of 0.02.
+# `make_pc_step` takes `energy=`. `Descent` takes steps down any energy, here 40 steps of
+# 0.02.
 
 
 # %%
@@ -112,13 +113,13 @@ plt.legend(ncols=2)
 plt.show()
 
 # %% [markdown]
-# The red curve is pulled up by the outliers. The blue one stays with the crowd.
+# The outliers pull up the red curve. The blue one stays with the crowd.
 #
 # ## Exact inference for it
 #
 # `jpc.Equilibrium` needs to know what predicts what, and a list of terms does not say
 # that. But here only the loss at the output is new. `PCEnergy` takes a loss of your own,
-# and is then solved exactly if the loss is convex. Is it the same energy?
+# and if the loss is convex, `Equilibrium` solves it. Is it the same energy?
 
 # %%
 solvable = jpc.PCEnergy(robust)
@@ -139,7 +140,7 @@ print(f"after 2000 steps {ends[0]:.6f}, at equilibrium {ends[1]:.6f}")
 #
 # ## What to try next
 #
-# - Change `s`. A large one makes the energy squared again.
+# - Change `s`. With a large `s` the loss is the squared error again.
 # - Energies add: `RobustEnergy() + jpc.WeightDecay(1e-3)`.
 # - Add a term of your own to the list, such as `0.01 * jnp.sum(jnp.abs(states[1]))`,
 #   which makes a hidden layer sparse.

@@ -31,8 +31,8 @@ EPOCHS = 4 if SMALL else 20
 # %% [markdown]
 # ## A table
 #
-# You have your own file. Here we make one: flowers of three kinds, with two lengths, a
-# colour, and a number that says nothing.
+# If you have a file of your own, use that. Here we make one: flowers of three kinds, with
+# two lengths, a colour, and a number that says nothing.
 
 # %%
 rng = np.random.default_rng(0)
@@ -76,8 +76,8 @@ print(
 # %% [markdown]
 # ## Training
 #
-# As always: a model, an optimiser, and `jpc.fit`. The rule of learning is one option of
-# the step, so that a baseline is one more line.
+# As always, you need a model, an optimiser, and `jpc.fit`. The learning rule is one option
+# of the step, so a baseline is one more line.
 
 
 # %%
@@ -130,7 +130,7 @@ plt.show()
 #
 # ## Its mistakes
 #
-# Which kinds does it take for which?
+# Which kinds does the network mistake for which?
 
 # %%
 outputs = jpc.feedforward_batch(model, jnp.asarray(test_x))[-1]
@@ -176,4 +176,4 @@ for row, chances in zip(new.read_text().splitlines()[1:], jax.nn.softmax(outputs
 #   understood](../docs/data.md#data-of-your-own)).
 # - Without Python: `jpc train --dataset flowers.csv --out runs/flowers`, and then `jpc
 #   predict`. It saves checkpoints, and writes a report ([the command](../docs/cli.md)).
-# - A target that is a number makes it a regression: try `target="stem"`.
+# - If the target is a number, the task is regression: try `target="stem"`.

@@ -6,7 +6,7 @@
 # grow.
 #
 # The question: *how many steps of inference does a network of six layers need?* What you
-# will see: some settings differ for good, and for others five seeds cannot tell.
+# will see: some settings really differ, and for others five seeds cannot tell.
 
 # %%
 import functools
@@ -33,9 +33,9 @@ folder = Path(tempfile.mkdtemp())  # Yours would be a folder that stays.
 # %% [markdown]
 # ## 1. Decide before you look
 #
-# Choose by validation data, and touch the test set once, at the end. `validation=` sets
-# some of the training data apart, always the same examples. A seed decides the weights
-# and the order of the data.
+# Choose by validation data, and touch the test set only once, at the end. `validation=`
+# sets some of the training data apart, always the same examples. A seed decides the
+# weights and the order of the data.
 
 # %%
 digits = jpc.data.load("digits", flatten=True, validation=200)
@@ -76,8 +76,8 @@ def run(steps, seed):
 # %% [markdown]
 # ## 2. Run, and write everything down
 #
-# One line for each run, as soon as it is done. If the loop is killed, the next one goes
-# on where it stopped.
+# Write one line for each run, as soon as it is done. If the loop is killed, start it
+# again, and it continues where it stopped.
 
 # %%
 path = folder / "runs.jsonl"
@@ -96,7 +96,7 @@ print(len(rows), "runs; the first:", {k: round(v, 2) for k, v in rows[0].items()
 # %% [markdown]
 # ## 3. Look at the runs
 #
-# Means, and the deviation of the runs.
+# Here are the means, and the standard deviations of the runs.
 
 # %%
 val = {n: np.array([row["val"] for row in rows if row["steps"] == n]) for n in STEPS}
@@ -133,12 +133,13 @@ for n, chance in corrected.items():
     print(f"  against {n:2d}: {points:+.2f} points, by chance {chance:.3f}: {word}")
 
 # %% [markdown]
-# "Cannot tell" is a result too. It does not say that two settings are the same. It says
+# "Cannot tell" is a result, too. It does not say that two settings are the same. It says
 # that these runs are not enough to know.
 #
 # ## 5. The figure
 #
-# Sized for one column, with a font that is still legible there, saved as a vector file.
+# The figure has the width of one column, with a font that is still legible there, and is
+# saved as a vector file.
 
 # %%
 figure, axis = plt.subplots(figsize=(3.4, 2.6), layout="constrained")
@@ -154,11 +155,11 @@ figure.savefig(folder / "steps.pdf")
 plt.show()
 
 # %% [markdown]
-# Dots are runs and lines are means. A star marks what differs from the best.
+# Dots are runs and lines are means. A star marks settings that differ from the best.
 #
 # ## 6. The test set, once
 #
-# Now, and only for the setting that was chosen:
+# Evaluate the test set now, and only for the setting that you chose:
 
 # %%
 test = np.array([row["test"] for row in rows if row["steps"] == best])
@@ -168,7 +169,7 @@ print(f"{best} steps: {mean:.2f} ± {deviation:.2f} % of the test images, {SEEDS
 # %% [markdown]
 # ## What to try next
 #
-# - Ten seeds instead of five. Delete nothing: the loop only does the new ones.
+# - Take ten seeds instead of five. Delete nothing: the loop only runs the new ones.
 # - Each setting deserves a learning rate of its own. Add it to the sweep, and choose by
 #   validation.
 # - `jpc sweep` and `jpc compare` do all of this from the command line, with a report

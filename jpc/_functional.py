@@ -106,7 +106,7 @@ def pc_energy_fn(
 
     - `params`: the pair of a model and its skip connections, `(model, None)` without.
     - `activities`: $z_1 \dots z_L$, with $z_0$ first if there is no `x`, or only a part of it.
-        The last one, the prediction of the output, does not matter here, but for the units
+        The last one, the prediction of the output, does not matter here, except for the units
         that a `mask` leaves out.
     - `y`: a batch of outputs.
     - `x`: a batch of inputs, if the input is given.
@@ -152,7 +152,7 @@ def compute_pc_activity_grad(
     **Returns:**
 
     The energy, and gradients like the activities. The gradient in the last activity, the
-    prediction of the output, is zero; with masks only that in the units that are given is.
+    prediction of the output, is zero. With masks it is zero only in the units that are given.
 
     **Example**, after [these lines](index.md#the-examples):
 

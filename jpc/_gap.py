@@ -32,9 +32,9 @@ def equilibrium_gap(
     A dictionary.
 
     - `energy`, `equilibrium_energy`: $F$ and $F^*$; `excess`: $F - F^*$.
-    - `gradient_error`: of the learning gradient, relative to that at equilibrium, all layers
-      together; `layer_gradient_errors`: each layer by itself. Where there is nothing to learn at
-      equilibrium they are 0, or infinite if there is something here.
+    - `gradient_error`: the error of the learning gradient, relative to the gradient at
+      equilibrium, all layers together. `layer_gradient_errors`: the same for each layer. Where
+      the gradient at equilibrium is zero they are 0, or infinite if it is not zero here.
     - `result`: whether the equilibrium itself was found, for each example.
 
     **Example**, after [these lines](index.md#the-examples):

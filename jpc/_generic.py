@@ -65,8 +65,8 @@ def make_step(
     - `pose`: a function `(params, output, input, key) -> (nodes, clamps)`, which says what is
         given and where the rest starts. [`jpc.pose`][] and [`jpc.clamp`][] make these. Define it
         once: a new function compiles a new program.
-    - `transform`: a function of the parameters that makes of them what the energy takes, such as
-        layers with scalings or weights that are normalised. By default they are that already.
+    - `transform`: a function that turns the parameters into what the energy takes, such as
+        layers with scalings, or normalised weights. By default the energy takes them as they are.
     - `record`: what to keep of inference, see [`jpc.Record`][].
     - `key`: randomness for `pose` and for methods that need it.
 

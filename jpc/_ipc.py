@@ -53,9 +53,9 @@ def make_ipc_step(
     - `model`, `output`, `input`, `skip_model`, `key`, `layer_sizes`, `activities`: as in
         [`jpc.make_pc_step`][].
     - `optim`, `opt_state`: an Optax optimiser of the weights and its state, see
-        [`jpc.update_params`][]. It takes a step at every step of inference, so that a learning
-        rate is smaller than with predictive coding, up to `steps` times. Its state goes on from
-        step to step and from batch to batch.
+        [`jpc.update_params`][]. It takes a step at every step of inference, so choose a smaller
+        learning rate than with predictive coding, up to `steps` times smaller. Its state is kept
+        from step to step and from batch to batch.
     - `activity_optim`: an Optax optimiser of the activities. Its state is new for each batch.
     - `steps`: how many steps to take.
     - `options`: see [`jpc.Options`][]. Here `reduction` is `"sum"` by default: each example

@@ -102,9 +102,9 @@ def feedforward(layers: Given[Layers], z: Given[Array]) -> list[Array]:
 
 
 def feedforward_batch(layers: Given[Layers], batch: Given[Array]) -> list[Array]:
-    """The states of a feedforward pass of a batch, each rounded as an energy's prediction of it
-    is: there are no errors yet. Rounding in their place is what layers far from the output would
-    learn from after a short inference.
+    """The states of a feedforward pass of a batch. Each is rounded in the same way as its
+    prediction in an energy, so that there are no errors before inference begins. Otherwise layers
+    far from the output would learn from rounding after a short inference.
 
     **Example**, after [these lines](index.md#the-examples):
 

@@ -56,7 +56,7 @@ class SampledEnergy(AbstractEnergy):
 class MonteCarlo(AbstractInference):
     r"""Inference by samples of the posterior: descends to its peak, goes on with Langevin dynamics
     from there, and keeps samples from the second half of the way. They are its `trajectory`, and
-    what there is to learn from.
+    the network learns from them.
 
     **Arguments:**
 

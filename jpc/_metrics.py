@@ -40,8 +40,8 @@ def cross_entropy_loss(logits: Given[ArrayLike], labels: Given[ArrayLike]) -> Sc
 
 
 def compute_accuracy(truths: Given[ArrayLike], preds: Given[ArrayLike]) -> Scalar:
-    """How many predictions have their largest entry where the truth has, in percent. NaN if any
-    of them is not finite: a run-time error, unless it is traced.
+    """How many predictions have their largest entry where the truth has it, in percent. If any
+    of them is not finite this is NaN when traced, and a run-time error otherwise.
 
     **Example**, after [these lines](index.md#the-examples):
 

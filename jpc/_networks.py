@@ -339,9 +339,9 @@ def make_cnn(
     - `size`: a row of the table, `"resnet10"` or `"resnet18"`.
     - `channels`: those of the first convolution. The others follow in proportion.
     - `pool`: of a VGG, `"max"`, as in the literature, or `"average"`. Where a maximum passes
-        from one unit to another the energy has a kink, so that with `"max"` inference settles
-        slowly and [`jpc.Equilibrium`][] seldom to its tolerance; with `"average"` it takes a few
-        steps.
+        from one unit to another the energy has a kink. So with `"max"` inference settles
+        slowly, and [`jpc.Equilibrium`][] seldom reaches its tolerance. With `"average"` it takes
+        a few steps.
     - `use_bias`: whether the layers of a VGG have biases. A residual network has those of its
         normalisations and of its last layer.
 

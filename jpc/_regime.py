@@ -1,4 +1,4 @@
-"""Where a rule of learning stands between backpropagation and equilibrium."""
+"""Where a learning rule stands between backpropagation and equilibrium."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, Unpack
@@ -45,9 +45,9 @@ def regime(
     key: Given[PRNGKeyArray | None] = None,
     **options: Unpack[FlowOptions],
 ) -> dict[str, Any]:
-    r"""Where a rule of learning stands between backpropagation and the equilibrium of inference,
-    measured on a batch. At the equilibrium the output learns from $\lambda = S^{-1} g$ rather
-    than from its error $g$, to first order, with
+    r"""Says where a learning rule stands between backpropagation and the equilibrium of
+    inference, measured on a batch. To first order, the output learns at equilibrium from
+    $\lambda = S^{-1} g$ rather than from its error $g$, with
 
     $$S = I + H A, \qquad A = \sum_\ell J_\ell P_\ell^{-1} J_\ell^T, \qquad
       H = \nabla^2 \mathrm{loss}(\hat y), \qquad J_\ell = \partial \hat y / \partial z_\ell,$$
@@ -72,10 +72,10 @@ def regime(
     - `mean_sensitivity`: $\mathrm{tr}(A) / n$ for each example, with $n$ units of output.
     - `cosine`, `angle`: between the learning gradient of the rule and that of backpropagation,
       penalties aside; the angle in degrees. `layer_cosines`, `layer_angles`: of each layer.
-    - `relaxed`: $(F_0 - F) / (F_0 - F^*)$, the part of the energy that inference has taken off
-      of what it could: from 0 at the feedforward pass to 1 at equilibrium. Of a nudge it is that
-      of its own energy.
-    - `successful`: the share of the examples whose `result` is successful, the certificate.
+    - `relaxed`: $(F_0 - F) / (F_0 - F^*)$, how much of the energy that inference could remove it
+      has removed: from 0 at the feedforward pass to 1 at equilibrium. For a nudge this is about
+      the energy of the nudge.
+    - `successful`: the share of the examples whose `result` is successful: those are certified.
 
     **Example:**
 
@@ -115,7 +115,7 @@ def measure_regime(
     transform: Given[Callable[[PyTree], PyTree]] = as_they_are,
     key: Given[PRNGKeyArray | None] = None,
 ) -> dict[str, Any]:
-    """The same for any network of predictions.
+    """Does the same as [`jpc.regime`][] for any network of predictions.
 
     **Arguments:**
 

@@ -107,8 +107,8 @@ def make_pc_step(
     - `activity_norms`, `model_param_norms`, `skip_model_param_norms`, `model_grad_norms`,
       `skip_model_grad_norms`: by layer; parameters after the step.
     - `result`, `stats`: see [`jpc.Inferred`][]; `converged`: the share of examples that have.
-    - `inference`: the method to go on with, if it has learned something of use for the next
-      batch, see [`jpc.Equilibrium`][]. [`jpc.fit`][] does so by itself.
+    - `inference`: the method to use for the next batch, if this one has found something that is
+      of use there, see [`jpc.Equilibrium`][]. [`jpc.fit`][] uses it by itself.
 
     **Example:**
 

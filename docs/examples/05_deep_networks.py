@@ -39,9 +39,9 @@ exact = jpc.Equilibrium(max_steps=0 if SMALL else 200, throw=False)
 # states hardly move, and what each layer learns is what backpropagation would teach it. A
 # large one insists, and the whole network gives way.
 #
-# `jpc.regime` measures where you are: the angle between the two learning gradients, and
-# the mean eigenvalue of $S$, by which the error is divided on its way back. At 1 it is
-# backpropagation.
+# `jpc.regime` measures where you are. It gives the angle between the two learning
+# gradients, and the mean eigenvalue of the matrix $S$, by which the error is divided on
+# its way back. Where $S$ is 1, predictive coding is backpropagation.
 
 # %%
 precisions = np.geomspace(1e-3, LARGEST, 9)
@@ -142,15 +142,15 @@ plt.show()
 # %% [markdown]
 # Look at the bars on the right. The energy at equilibrium falls if the error gets
 # smaller, and also if the network gets more sensitive: small changes of its states then
-# explain the error away. At a precision of 1 (red) much of what is learned is the second.
+# explain the error away. At a precision of 1 (red) the network learns much of the second.
 # At 0.01, and with nudging, the sensitivity stays close to that of backpropagation.
 #
-# In this small network it costs little. In a deep convolutional one it costs 18 points
-# ([rules of learning](../docs/variants/rules.md#deep-networks)).
+# In this small network sensitivity costs little. In a deep convolutional network it costs
+# 18 points ([learning rules](../docs/variants/rules.md#deep-networks)).
 #
 # ## What to try next
 #
 # - Set `DEPTH` to 16. Which rule suffers?
 # - Print `found["layer_angles"]`: which layers are furthest from backpropagation?
-# - [How far from backpropagation?](../docs/variants/regime.md) has the same question
-#   asked at length.
+# - [How far from backpropagation?](../docs/variants/regime.md) asks the same question at
+#   length.

@@ -33,7 +33,7 @@ digits = jpc.data.load("digits", flatten=True, normalise=False)
 # ## Training
 #
 # The data are pairs of an input and an output. Here they are `(labels, images)`; labels
-# become one-hot vectors. All the rest is as in [reading digits](02_discriminative.py).
+# become one-hot vectors. Everything else is as in [reading digits](02_discriminative.py).
 
 # %%
 model = jpc.make_mlp(jax.random.key(0), 10, 64, 3, 64, "tanh", use_bias=True)
@@ -68,9 +68,9 @@ for i, axis in enumerate(axes):
 plt.show()
 
 # %% [markdown]
-# These are clear digits, and a bit blurred. A forward pass gives one picture for each
-# label, and the best single one is the mean of all images with that label. Let us check
-# that.
+# These are clear digits, if a bit blurred. A forward pass gives one picture for each
+# label, and the best single picture is the mean of all images with that label. Let us
+# check that.
 
 # %%
 means = np.stack([images[labels == i].mean(axis=0) for i in range(10)])
@@ -123,7 +123,7 @@ plt.show()
 
 # %% [markdown]
 # On the left is one image. All ten units of the label start equal; the right one (red)
-# comes out on top. On the right is how many test images are read rightly so far. Nobody
+# comes out on top. On the right is how many test images are read correctly so far. Nobody
 # trained this network to read: it looks for the label that would have drawn the image.
 #
 # ## What to try next

@@ -32,8 +32,9 @@ digits = jpc.data.load("digits", flatten=True, normalise=False)
 # %% [markdown]
 # ## Two networks
 #
-# The generator goes from labels to images, the amortiser from images to labels. They have
-# as many layers, so that each state of the generator has a guess.
+# The generator goes from labels to images, and the amortiser goes from images to labels.
+# Both have the same number of layers, so that there is a guess for each state of the
+# generator.
 
 # %%
 keys = jax.random.split(jax.random.key(0))
@@ -44,9 +45,9 @@ optim = optax.adam(1e-3)
 # %% [markdown]
 # ## Training
 #
-# `make_hpc_step` does it all. The amortiser guesses the states, inference goes on from
-# there with the image and the label given, the generator learns from its errors, and the
-# amortiser learns to guess what was inferred.
+# `make_hpc_step` does four things. The amortiser guesses the states. Inference goes on
+# from there, with the image and the label given. The generator learns from its errors.
+# And the amortiser learns to guess what was inferred.
 
 # %%
 fitted = jpc.fit(
@@ -112,13 +113,13 @@ plt.show()
 
 # %% [markdown]
 # Look at the left edge. Without a single step the amortiser (red) is already right most
-# of the time. From nothing (blue), some steps are needed to get there. Given enough time,
-# inference is the better reader of the two.
+# of the time. From nothing (blue), inference needs some steps to get there. Given enough
+# time, inference is the better reader of the two.
 #
 # ## Is the guess good for more than the label?
 #
 # The amortiser guesses all states, not only the label. How much energy is left for
-# inference to take off?
+# inference to remove?
 
 # %%
 energy = jpc.PCEnergy()
@@ -145,12 +146,12 @@ plt.legend()
 plt.show()
 
 # %% [markdown]
-# The two end close to each other. Where they begin is the difference.
+# The two begin at different energies, and end close to each other.
 #
 # ## What to try next
 #
 # - Train for one epoch only. Which of the two reads better then, the guess or inference?
-# - Give the network a strange image, a digit upside down say. Does inference change the
-#   guess?
+# - Give the network a strange image, such as a digit upside down. Does inference change
+#   the guess?
 # - `jpc.test_hpc` measures all of this in one call. [Bidirectional
 #   networks](10_bidirectional.py) are another way to have two directions.

@@ -47,8 +47,8 @@ optim = optax.adam(2e-3)
 # ## Training
 #
 # The energy has an error for each prediction in either direction. `forward_energy_weight`
-# says how much the top-down ones count. There are many pixels and one label, so a small
-# number keeps the pixels from drowning the label.
+# says how much the top-down errors count. There are many pixels and only one label, so a
+# small weight keeps the pixels from drowning the label.
 
 
 # %%
@@ -80,7 +80,7 @@ print(f"read rightly after {EPOCHS} epochs: {accuracies[-1]:.1f} % of the test i
 # %% [markdown]
 # ## Down: drawing
 #
-# A sweep down from each label.
+# To draw, sweep down from each label.
 
 # %%
 drawn = jpc.feedforward_batch(fitted.state["top_down_model"], jnp.eye(10))[-1]
@@ -95,7 +95,8 @@ plt.show()
 # %% [markdown]
 # ## Up: reading
 #
-# A sweep up from an image is a list of layers that is run from the back.
+# To read, sweep up from an image: run the layers of the bottom-up model from the last to
+# the first.
 
 # %%
 up = fitted.state["bottom_up_model"][::-1]
@@ -103,7 +104,7 @@ guesses = np.argmax(jpc.feedforward_batch(up, jnp.asarray(test_images))[-1], axi
 print(f"read by hand: {100 * np.mean(guesses == test_labels):.1f} %")
 
 # %% [markdown]
-# And there and back: read an image, and draw what was read.
+# Now go there and back: read an image, and draw what was read.
 
 # %%
 read = jnp.eye(10)[guesses[:10]]
@@ -119,9 +120,9 @@ plt.show()
 
 # %% [markdown]
 # In the lower row every digit has its standard shape. The network knows what was written,
-# and not how.
+# but not how.
 #
-# ## A trade
+# ## A trade-off
 #
 # How much should the drawing count?
 
@@ -144,11 +145,11 @@ plt.show()
 
 # %% [markdown]
 # Read both plots together, and mind their axes: a larger weight makes the drawings a
-# little better, and the reader worse.
+# little better, and the reading worse.
 #
 # ## What to try next
 #
 # - Leave out most labels: `input_mask=` says which examples have one.
 # - Make the network deeper, with 6 in the place of 3.
-# - [Bidirectional predictive coding](../docs/variants/bpc.md) has the equations, and what
-#   was measured on MNIST.
+# - [Bidirectional predictive coding](../docs/variants/bpc.md) has the equations, and
+#   measurements on MNIST.

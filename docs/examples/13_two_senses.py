@@ -6,8 +6,8 @@
 # is trained on both together. Afterwards you give it any part of them, and it infers the
 # rest.
 #
-# What you will see: one network, without any change, that reads pictures, draws words,
-# and completes pictures of which half is hidden.
+# What you will see: one network that, without any change, reads pictures, draws words,
+# and completes pictures when half of them is hidden.
 
 # %%
 import functools
@@ -33,7 +33,7 @@ words = np.eye(10)[labels]
 # %% [markdown]
 # ## The graph
 #
-# `GraphEnergy` says for each state what predicts it. Nothing predicts the cause: a
+# `GraphEnergy` says for each state what predicts it. Nothing predicts the cause. A
 # precision of its own keeps it close to zero, as a prior does. The precisions of the
 # senses say how far a prediction may be off. Weight decay keeps the network from learning
 # the training images by heart.
@@ -53,9 +53,9 @@ params = {
 # %% [markdown]
 # ## Training on both senses
 #
-# `jpc.pose` says what is given, and where to start. Both senses are given, so that the
-# cause is inferred. `jpc.make_step` makes a step of training from an energy, a method and
-# this function.
+# `jpc.pose` says what is given, and where the rest starts. Both senses are given, so only
+# the cause is inferred. `jpc.make_step` makes a step of training from an energy, a method
+# and this function.
 
 
 # %%
@@ -86,8 +86,8 @@ print(
 # %% [markdown]
 # ## Ask it anything
 #
-# Now give it a part, and infer the rest. What is not given is free, and ends at its
-# prediction.
+# Now give the network a part, and infer the rest. What is not given is free, and ends at
+# its prediction.
 
 
 # %%
@@ -168,15 +168,15 @@ for line, (title, row) in zip(axes, rows.items()):
 plt.show()
 
 # %% [markdown]
-# Compare the last two rows with the first. The lower halves are invented by the network,
-# and they fit. Where the upper half could be one of several digits, the word decides.
+# Compare the last two rows with the first. The network invents the lower halves, and they
+# fit. Where the upper half could belong to several digits, the word decides.
 # That is what two senses are for.
 #
 # ## What to try next
 #
 # - Give a word that contradicts the picture. Which of them wins? Change the precisions,
 #   and ask again.
-# - Leave the words out of half of the training data with a mask (`jpc.Masked`), and see
-#   how many are needed.
+# - Leave out the words in half of the training data with a mask (`jpc.Masked`). How many
+#   words does the network need?
 # - [Networks, masks, precisions](../docs/networks.md) has more graphs: several inputs,
 #   edges past layers, exact inference.

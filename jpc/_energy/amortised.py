@@ -4,7 +4,7 @@ from .loss import squared_error
 
 
 class AmortisedEnergy(AbstractEnergy):
-    r"""The energy of a chain whose targets are somebody else's inference,
+    r"""The energy of a chain whose targets are what another network inferred,
 
     $$F = \sum_{\ell=1}^{L} \frac{1}{2} \lVert z^*_\ell - q_\ell(a_{\ell-1}) \rVert^2,$$
 
@@ -12,7 +12,7 @@ class AmortisedEnergy(AbstractEnergy):
     a generative network inferred, in the amortiser's order.
 
     Its `nodes` are $a_0 \dots a_{L-1}$ and a `None`, its `clamps` a `None` and
-    $z^*_1 \dots z^*_L$: the one energy whose two lists overlap.
+    $z^*_1 \dots z^*_L$. It is the only energy whose two lists overlap.
 
     **Example**, after [these lines](index.md#the-examples):
 

@@ -24,9 +24,9 @@ class AbstractEnergy(eqx.Module):
 
     $$F(\theta, z) = \frac{1}{N} \sum_{i=1}^N \sum_t F_t(\theta, z_i).$$
 
-    A new energy says what its terms are for one example, and nothing else: every method of
-    inference, every recorder and every trainer works with it. Its gradients are those of
-    `jax.grad`. Energies add and subtract, and numbers multiply them: `0.5 * a - b`.
+    A new energy says what its terms are for one example, and nothing else. Every method of
+    inference, every recorder and every trainer works with it, and `jax.grad` makes its
+    gradients. You can add, subtract and scale energies: `0.5 * a - b`.
 
     An energy that stops some of its gradients (`jax.lax.stop_gradient`) may grow during
     inference, and has to say so: see `descends`.
@@ -129,7 +129,7 @@ def _check_terms(terms: Any) -> Terms:
 
 
 class AddEnergy(AbstractEnergy):
-    """The sum of two energies; its terms are the pair of theirs.
+    """The sum of two energies. Its terms are a pair, the terms of one and those of the other.
 
     **Example**, after [these lines](index.md#the-examples):
 
@@ -155,7 +155,7 @@ class AddEnergy(AbstractEnergy):
 
 
 class ScaledEnergy(AbstractEnergy):
-    """An energy times a number; so are its terms.
+    """An energy times a number. Its terms are multiplied by the same number.
 
     **Example**, after [these lines](index.md#the-examples):
 

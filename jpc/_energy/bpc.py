@@ -23,7 +23,7 @@ class BPCEnergy(AbstractEnergy):
     layer 1 to the layer L.
 
     A state has an error of its own prediction, and it makes predictions whose errors reach it
-    through their derivatives. With predictive dendrites only a part of the second kind does,
+    through their derivatives. With predictive dendrites only a part $s$ of the latter reaches it,
 
     $$\dot z_\ell = -a_f e_\ell - a_b d_\ell
         + s \left( a_f \frac{\partial f_{\ell+1}}{\partial z_\ell}^T e_{\ell+1}

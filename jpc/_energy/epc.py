@@ -19,10 +19,10 @@ class EPCEnergy(AbstractEnergy):
              + p_L \, \mathrm{loss}(y, \hat y(e)), \qquad
       z_\ell = f_\ell(z_{\ell-1}) + e_\ell.$$
 
-    Its `nodes` are the errors in the places of the states; a state that nothing predicts is
-    itself. Signals reach every layer at once, while in the states they go one layer a step.
-    Its gradient in the parameters is that of the states: each layer learns from its own error,
-    with the states held fixed.
+    Its `nodes` are the errors, in the places of the states. For a state that nothing predicts
+    the node is the state itself. An error at the output reaches every layer at once, while in
+    the states it moves by one layer in each step. The gradient in the parameters is the same as
+    in the states: each layer learns from its own error, with the states held fixed.
 
     **Arguments:**
 
@@ -72,15 +72,16 @@ class EPCEnergy(AbstractEnergy):
 
 
 class LocalEnergy(AbstractEnergy):
-    r"""A network's energy with its errors given rather than computed, to learn from: for each
+    r"""An energy to learn from, with errors that are given rather than computed: for each
     node its state and $\delta_n = -\partial F / \partial f_n$, with which
 
     $$\nabla_\theta F = -\sum_n \delta_n^T \,
       \partial f_n(z_{\mathrm{parents}(n)}) / \partial \theta.$$
 
-    Computing an error as the difference of a state and its prediction loses digits; an
-    equilibrium solver knows it without. The `nodes` are pairs $(z_n, \delta_n)$, `None` in the
-    place of what is not needed: a state that predicts nothing, an error of what nothing predicts.
+    The difference between a state and its prediction loses digits, but an equilibrium solver
+    knows the error without computing it. The `nodes` are pairs $(z_n, \delta_n)$, with `None` in
+    the place of what is not needed: a state that predicts nothing, or an error of a state that
+    nothing predicts.
 
     **Arguments:**
 

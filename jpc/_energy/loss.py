@@ -80,7 +80,7 @@ def poisson(target: Given[Array], log_rates: Given[Array]) -> Scalar:
 
 def huber(target: Given[Array], prediction: Given[Array]) -> Scalar:
     r"""The squared error of one example where it is below 1, and its absolute value beyond, so
-    that outliers pull no more than others: $\frac{1}{2} e^2$ or $|e| - \frac{1}{2}$, summed.
+    that outliers pull no harder than others: $\frac{1}{2} e^2$ or $|e| - \frac{1}{2}$, summed.
 
     **Example**, after [these lines](index.md#the-examples):
 

@@ -27,20 +27,21 @@ from .loss import squared_error
 
 
 class Node(eqx.Module):
-    r"""One state of a network: what predicts it, and what its error costs. What is inferred costs
-    its squared error, $\frac{p}{2} \lVert z - f \rVert^2$, what is given the loss, $p \,
-    \mathrm{loss}(z, f)$; of a state that is given in part each unit costs one or the other.
+    r"""One state of a network: what predicts it, and what its error costs. A state that is
+    inferred costs its squared error, $\frac{p}{2} \lVert z - f \rVert^2$. A state that is given
+    costs the loss, $p \, \mathrm{loss}(z, f)$. If a state is given in part, each of its units
+    costs one or the other.
 
     **Arguments:**
 
-    - `fn`: a callable that predicts the state of one example from those of its parents; `None`
-        if nothing does, and then it costs $\frac{p}{2} \lVert z \rVert^2$ if it is inferred.
+    - `fn`: a callable that predicts the state of one example from those of its parents. `None`
+        if nothing predicts it: it then costs $\frac{p}{2} \lVert z \rVert^2$ if it is inferred.
     - `parents`: the names of the states that `fn` takes, in its order.
     - `loss`: of the target and its prediction, where the state is given. A loss other than the
         squared error must be convex in the prediction for [`jpc.Equilibrium`][].
     - `precision`: $p$, a number, or with the squared error an array of the state's shape, one for
-        each unit. With 0 (and no `fn`) the state has a flat prior. A negative one, which an
-        energy's constructor refuses, is taken as it is here: nudging needs it.
+        each unit. With 0 (and no `fn`) the state has a flat prior. The constructors of energies
+        refuse negative precisions, but a node takes them, because nudging needs them.
     - `learned`: whether the precision is learned, so that its log-determinant counts too:
         $-\frac{1}{2} \sum_i \log p_i$.
 
@@ -190,8 +191,8 @@ Network = dict[Name, Node]
 
 
 class AbstractNetworkEnergy(AbstractEnergy):
-    """The energy of a network of predictions, which says what its states are and what predicts
-    them, and nothing else. It is one that [`jpc.Equilibrium`][] and [`jpc.EPCEnergy`][] can take.
+    """The energy of a network of predictions. It says what its states are and what predicts
+    them, and nothing else. [`jpc.Equilibrium`][] and [`jpc.EPCEnergy`][] take such energies.
 
     **Example**, after [these lines](index.md#the-examples):
 

@@ -55,10 +55,10 @@ class PrecisionEnergy(AbstractNetworkEnergy):
     $$F = \sum_{\ell=1}^{L} \frac{1}{2} \sum_i \left( p_{\ell i}
           (z_{\ell i} - f_{\ell i}(z_{\ell-1}))^2 - \log p_{\ell i} \right).$$
 
-    Layers that are [`jpc.Precise`][] have a precision that is learned, all others one of 1. At the
-    optimum $p$ is one over the mean square of the error. That of an output is the precision of the
-    data. An error of a hidden layer can be inferred away, and its precision then grows without
-    bound: leave those at 1, or hold them by a penalty.
+    Layers that are [`jpc.Precise`][] have a precision that is learned. All other layers have a
+    precision of 1. At the optimum $p$ is one over the mean square of the error. For an output
+    this is the precision of the data. The error of a hidden layer can be inferred away, and its
+    precision then grows without bound: leave it at 1, or hold it with a penalty.
 
     **Example**, after [these lines](index.md#the-examples):
 

@@ -33,30 +33,32 @@ READ: Any = "read"  # Only to look at a run, perhaps with other data.
 
 
 class Checkpoints(eqx.Module):
-    """Where [`jpc.fit`][] saves a run, so that it can go on after it was killed.
+    """Where [`jpc.fit`][] saves a run, so that it can continue after it was killed.
 
     A checkpoint has the arrays of the state, the key, the epoch and the step, the history, and
     the configuration. It is written with Orbax, and appears all at once or not at all. A run
-    that was killed at any moment and goes on from its newest checkpoint ends with the same bits
-    as one that was not (with an iterator, if that gives the same batches in the same epoch). In
-    the place of a checkpoint that is damaged the one before it is used, with a warning. Ctrl-C
-    saves one, too.
+    that was killed at any moment and continues from its newest checkpoint ends with the same
+    bits as one that was not. (If the data is an iterator, it must give the same batches in the
+    same epoch.) If a checkpoint is damaged, the one before it is used, with a warning. Ctrl-C
+    saves a checkpoint, too.
 
-    What determines the result is saved, and compared before a run goes on: the program that the
-    step is traced to, with its constants; the numbers of the data (of an array of more than 256
-    MiB, those of evenly spaced examples; of an iterator, those of its first batch) and of the
-    state to begin with; the test and validation data, and how they are evaluated; the batch
-    size, the key and `config`. Nothing of that is the number of epochs, the patience of a
-    `stop`, the devices, or what only watches: they may change.
+    What determines the result is saved, and compared before a run continues: the program that
+    the step is traced to, with its constants; the numbers of the data (of an array of more than
+    256 MiB, those of evenly spaced examples; of an iterator, those of its first batch) and of the
+    initial state; the test and validation data, and how they are evaluated; the batch size, the
+    key and `config`. The number of epochs, the patience of a `stop`, the devices, and everything
+    that only watches may change.
 
     **Arguments:**
 
     - `directory`: a folder for this run alone; all processes must see the same one.
-    - `resume`: whether to go on from the newest checkpoint in the folder, if there is one. If
-        there is one and this is `False`, that is an error: nothing is ever overwritten. One of
-        another run is refused, and what differs is named; with `"anyway"` it is gone on with.
+    - `resume`: whether to continue from the newest checkpoint in the folder, if there is one. If
+        there is one and this is `False`, that is an error: nothing is ever overwritten. The
+        checkpoint of another run is refused, with an error that names what differs. With
+        `"anyway"` it is used all the same.
     - `every`: saves after this many epochs, and after the last one.
-    - `seconds`: saves when this much time has passed since, in the middle of an epoch too.
+    - `seconds`: saves when so much time has passed since the last time, also in the middle of an
+        epoch.
     - `keep`: how many checkpoints to keep, the newest ones.
     - `config`: anything that JSON can hold, to tell this run from others.
 

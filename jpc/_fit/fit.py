@@ -89,12 +89,12 @@ def fit(
     mesh: Given[Mesh | None] = None,
     sharding: Given[Rule | None] = None,
 ) -> Fitted:
-    """Trains for some epochs, in compiled code with the data on the device.
+    """Trains for a number of epochs, in compiled code, with the data on the device.
 
     A step is a function of the state, by name, and of a batch,
-    `step(**state, output=..., input=..., key=...)`, which returns a dictionary that has every
-    name of the state again, for the next step, and whatever else it has to say:
-    [`jpc.make_pc_step`][], [`jpc.make_hpc_step`][], or your own.
+    `step(**state, output=..., input=..., key=...)`. It returns a dictionary that has every
+    name of the state again, for the next step, and anything else that you want to know. Take
+    [`jpc.make_pc_step`][], [`jpc.make_hpc_step`][], or write your own.
 
     The same key gives the same bits, on the same machine.
 
@@ -105,26 +105,26 @@ def fit(
         opt_state=opt_state)` for [`jpc.make_pc_step`][]. It is copied, not changed.
     - `data`: a pair `(input, output)`, a tuple, with the examples along the first axes. Each is
         an array or any tree of arrays (a dictionary, `(x, mask)`, a [`jpc.Masked`][]), and the
-        input may be `None`. Or what does not fit into memory as batches, pairs like these of
-        `batch_size` examples: anything that gives them each time that it is iterated over
-        (a list, a loader), or a function of the epoch (from 0) that does (and is asked for a
-        first one to look at). An input or output that is an array of integers with one axis
-        is labels, and becomes one-hot vectors. Arrays inside a tree, and integers with more
-        axes (tokens), stay what they are.
+        input may be `None`. Data that does not fit into memory comes as batches, pairs like
+        these of `batch_size` examples: anything that gives them each time that it is iterated
+        over (a list, a loader), or a function of the epoch (from 0) that returns such a thing
+        (and is called once before training, to look at the first batch). An input or output
+        that is an array of integers with one axis is taken as labels, and becomes one-hot
+        vectors. Arrays inside a tree, and integers with more axes (tokens), stay as they are.
     - `epochs`: how many times to go through the data.
-    - `batch_size`: how many examples there are in a batch. An epoch leaves out the remainder,
-        fewer examples than a batch; of batches it leaves out smaller ones.
+    - `batch_size`: how many examples there are in a batch. An epoch leaves out examples that do
+        not fill a batch, and batches that are smaller.
     - `key`: determines the order of the examples, and a key for each step.
     - `metrics`: names of entries of the step's dictionary, arrays or trees of arrays, whose
         mean over the epoch goes into the history. Those that are `None` do not.
     - `classes`: the number of classes of integer labels, one more than the largest one of the
         data by default. An iterator has no default.
     - `shuffle`: whether each epoch goes through arrays in a new random order. If not, batches
-        come in the order of the examples, and the remainder is at the end: so that a state can
-        go along a stream. Batches of an iterator come in its order, whatever this is.
+        come in the order of the examples, and the examples at the end are left out, so that a
+        state can be carried along a stream. Batches of an iterator always come in its own order.
     - `test`: data like `data`, to evaluate after each epoch.
-    - `validation`: more such data, to choose by and to `stop` by. Its metrics are in the history
-        too, with `val_` before their names.
+    - `validation`: more such data, to choose settings by and to `stop` by. The history has its
+        metrics, too, with `val_` before their names.
     - `evaluate`: a function like a step, which returns a dictionary of metrics of one example
         (a batch of one), such as [`jpc.evaluate_discriminative`][]. Their means over all
         examples of the test set go into the history.
@@ -135,17 +135,17 @@ def fit(
     - `callbacks`: functions of an epoch's entry of the history, called after the epoch.
     - `progress`: whether to show a progress bar, or a line for each epoch where there is no
         terminal.
-    - `pace`: a function of the seconds that a step takes, called once, when a few seconds of
-        steps have told.
-    - `checkpoints`: where to save the run, and whether to go on with an earlier one.
-    - `report`: a folder to write `metrics.jsonl`, a line for each epoch, and `report.html` into,
-        with its figures, as `jpc train` does. One that has the report of an earlier run is an
-        error, unless `checkpoints` go on with it. [`jpc.load_run`][] reads it.
-    - `mesh`: devices to share each batch out to, along the first axis of the mesh. Each of
+    - `pace`: a function of the seconds that a step takes. It is called once, after a few seconds
+        of steps.
+    - `checkpoints`: where to save the run, and whether to continue an earlier one.
+    - `report`: a folder for `metrics.jsonl`, with a line for each epoch, and for `report.html`
+        with its figures, as `jpc train` writes them. A folder with the report of an earlier run
+        is an error, unless `checkpoints` continue that run. [`jpc.load_run`][] reads it.
+    - `mesh`: devices to share out each batch over, along the first axis of the mesh. Each of
         them holds all of the data (of an iterator, its own batches), and all of the state.
-    - `sharding`: a function of the name of an array of the state (such as
-        `"['model'][0].weight"`) and of the array that returns the `PartitionSpec` by which the
-        array lies on the mesh instead.
+    - `sharding`: how the state lies on the mesh instead: a function of the name of an array of
+        the state (such as `"['model'][0].weight"`) and of the array that returns a
+        `PartitionSpec`.
 
     **Returns:**
 
@@ -307,9 +307,9 @@ def evaluate_discriminative(
     **options: Unpack[Options],
 ) -> dict[str, Scalar]:
     """The `loss` and the accuracy, `acc`, in percent, of a feedforward pass, for the state of
-    [`jpc.make_pc_step`][]: what [`jpc.fit`][] can `evaluate` a test set with.
+    [`jpc.make_pc_step`][]. Give it to [`jpc.fit`][] as `evaluate`.
 
-    **Arguments:** those of [`jpc.test_discriminative_pc`][]; the rest of the state and the key
+    **Arguments:** those of [`jpc.test_discriminative_pc`][]. The rest of the state and the key
     do not matter.
 
     **Example**, after [these lines](index.md#the-examples):

@@ -9,14 +9,14 @@ from .progress import Record
 
 
 class EarlyStopping(eqx.Module):
-    """When to give up: after `patience` epochs in a row that were no better than the best one.
+    """Stops training after `patience` epochs in a row that were no better than the best one.
 
     **Arguments:**
 
     - `metric`: the name of an entry of the history, such as `"test_loss"`.
-    - `patience`: how many epochs to wait for something better.
+    - `patience`: how many epochs to wait for an improvement.
     - `minimise`: whether less is better.
-    - `min_delta`: by how much something better must be better.
+    - `min_delta`: the smallest improvement that counts.
 
     **Example**, after [these lines](index.md#the-examples):
 

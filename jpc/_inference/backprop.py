@@ -47,19 +47,19 @@ class Backprop(AbstractInference):
 
 class FixedPrediction(AbstractInference):
     r"""Predictive coding with the fixed prediction assumption: the predictions and their
-    derivatives stay those of the feedforward pass while the errors $\delta_n = p_n (z_n - f_n)$
-    relax, every one by what its neighbours say,
+    derivatives stay as they are in the feedforward pass while the errors $\delta_n = p_n (z_n -
+    f_n)$ relax, each by what its neighbours say,
 
     $$\delta_n \leftarrow \delta_n + \Delta t \, \Big( \sum_{c \in \mathrm{children}(n)}
       (\partial f_c / \partial z_n)^T \, \delta_c - \delta_n \Big),$$
 
-    those of what is given held at $-\partial \, \mathrm{loss} / \partial \hat y$. Their
-    equilibrium is backpropagation.
+    while the errors of what is given are held at $-\partial \, \mathrm{loss} / \partial \hat y$.
+    The equilibrium of the errors is backpropagation.
 
     **Arguments:**
 
-    - `steps`: how many; `None`: as many of length 1 as the network is deep, which end at the
-        equilibrium exactly.
+    - `steps`: how many steps to take. `None`: as many steps of length 1 as the network is deep,
+        which end exactly at the equilibrium.
     - `dt`: the length of a step, below 2. With fewer `steps` than the network is deep, its first
         layers learn nothing yet.
 
@@ -114,10 +114,11 @@ class ZIL(AbstractInference):
 
     $$z_n \leftarrow z_n - p_n^{-1} \, \partial F / \partial z_n.$$
 
-    After $t$ steps an error has come $t$ layers far, and the layer that it has just reached
-    learns from it: what predicts it has not moved yet. What is learned is backpropagation.
+    After $t$ steps an error has moved back by $t$ layers. The layer that it has just reached
+    learns from it, while the state that predicts this layer has not moved yet. So the layers
+    learn the gradient of backpropagation.
 
-    All ways from a state to what is given must be equally long, as in a chain: with a graph in
+    All paths from a state to what is given must be equally long, as in a chain. For a graph in
     which they are not, take [`jpc.Backprop`][] or [`jpc.FixedPrediction`][].
 
     **Example**, after [these lines](index.md#the-examples):

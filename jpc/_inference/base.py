@@ -78,15 +78,15 @@ def keep_nodes(params: PyTree, nodes: Nodes, clamps: Clamps) -> Nodes:
 
 
 class Record(eqx.Module):
-    """What to keep of the way to the answer.
+    """What to record during inference.
 
     **Arguments:**
 
     - `fn`: what to keep: a function `(params, nodes, clamps) -> PyTree` of one example, such
         as the `terms` of an energy. By default the nodes.
     - `ts`: the times at which to keep it.
-    - `length`: keeps it at the start and at every step instead, and makes room for this many
-        steps. More steps are not taken.
+    - `length`: keeps it at the start and at every step instead, with room for this many
+        steps. Inference takes no more steps than that.
 
     **Example**, after [these lines](index.md#the-examples):
 
@@ -121,8 +121,8 @@ def _check_times(ts: Any) -> None:
 
 
 class Trajectory(eqx.Module):
-    """What was recorded, with the time first and the batch second. An example that had
-    ended keeps its last value.
+    """What was recorded, with time as the first axis and the batch as the second. An example
+    that has ended keeps its last value.
 
     **Attributes:**
 
@@ -145,25 +145,26 @@ class Trajectory(eqx.Module):
 
 
 class Inferred(eqx.Module):
-    r"""The answer, whether to believe it, and how it went.
+    r"""What inference returns: the answer, whether to believe it, and how it went.
 
     **Attributes:**
 
     - `nodes`: the inferred states.
     - `result`: how inference ended for each example, a member of [`jpc.RESULTS`][].
-    - `stats`: a dictionary with, for each example, the number of `steps`, of gradient
-        `evaluations` (a line search, and whatever a minimiser or a Gauss-Newton method does in
-        a step, counts as one), and the relative norm of the activity gradient at the end,
-        `gradient_norm`: $\lVert \nabla_z F \rVert / \lVert z \rVert$. A flow adds its final
-        time `t1`, and how many steps its controller `rejected`; [`jpc.Equilibrium`][] an
-        estimate of the relative `error` of what it found, and whether it has `converged`;
-        [`jpc.Nudged`][] what it multiplied the `precision` of the output by; rules that stay at
-        the feedforward pass the part of the energy that is `relaxed`, see [`jpc.regime`][].
-    - `trajectory`: a [`jpc.Trajectory`][], if one was asked for.
+    - `stats`: a dictionary with numbers for each example. `steps` is the number of steps, and
+        `evaluations` the number of gradients. (A line search, and whatever a minimiser or a
+        Gauss-Newton method does in a step, counts as one.) `gradient_norm` is the relative norm
+        of the activity gradient at the end, $\lVert \nabla_z F \rVert / \lVert z \rVert$. A flow
+        adds its final time, `t1`, and how many steps its controller `rejected`.
+        [`jpc.Equilibrium`][] adds an estimate of its relative `error`, and whether it has
+        `converged`. [`jpc.Nudged`][] adds the number by which it multiplied the `precision` of
+        the output. Rules that stay at the feedforward pass add the part of the energy that is
+        `relaxed`, see [`jpc.regime`][].
+    - `trajectory`: a [`jpc.Trajectory`][], if you asked for one.
     - `lesson`: the energy and the nodes to learn from, if the method knows the errors better
         than the `nodes` can tell.
-    - `method`: the method to go on with, if it has learned something of use for the next batch,
-        such as a matrix that changes slowly.
+    - `method`: the method to use for the next batch, if this one has found something that is of
+        use there, such as a matrix that changes slowly.
 
     **Example**, after [these lines](index.md#the-examples):
 
@@ -368,8 +369,8 @@ def finish(
     trajectory: Trajectory | None = None,
     lesson: tuple[AbstractEnergy, Nodes] | None = None,
 ) -> Inferred:
-    """The answer of a method of inference, with what there is to say of any: examples whose energy
-    grew have diverged, and the activity gradient is measured.
+    """Makes the answer of a method of inference. It marks examples whose energy grew as diverged,
+    and measures the activity gradient.
 
     **Arguments:**
 

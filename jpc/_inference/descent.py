@@ -24,7 +24,8 @@ class Descent(AbstractInference):
         gradient descent, as most published work has it.
     - `steps`: how many steps to take at most.
     - `rtol`: an example ends when its activity gradient is smaller than this, relative to its
-        activities. By default none ends early, and there are derivatives in reverse mode too.
+        activities. By default no example ends early, and you can also differentiate in reverse
+        mode.
     - `throw`: whether divergence raises an error.
 
     **Example**, after [these lines](index.md#the-examples):

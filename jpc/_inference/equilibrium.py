@@ -48,21 +48,21 @@ class Equilibrium(AbstractInference):
     [`jpc.GraphEnergy`][], also with priors and penalties or in the coordinates of its errors,
     with any convex loss, and clamped anywhere.
 
-    First come a few iterations of the whole batch that share a matrix $A$. The examples that they
-    do not bring together, if any, then descend by themselves from where they started. In a network
-    with rectifiers all of them do, and take Newton steps that hold the units which end at kinks.
-    No example ends at a higher energy than it started from. `result` says which have converged,
-    `stats["error"]` how far off each is, relatively and by an estimate.
+    First come a few iterations of the whole batch, chords, which share a matrix $A$. Examples that
+    have not converged then descend by themselves from where they started. In a network with
+    rectifiers all examples do, and take Newton steps that hold the units which end at kinks. No
+    example ends at a higher energy than it started from. `result` says which examples have
+    converged, and `stats["error"]` estimates how far off each of them is, relatively.
 
     Learning uses the errors that were solved for. Derivatives of the `nodes` are those of the
     implicit function theorem.
 
-    In training the matrix is carried along: `Inferred.method` is the same method with the matrix
-    of this batch, for the next ones. [`jpc.fit`][] uses it, and makes a new one every 16 steps.
-    Unless `chords` or `max_steps` say otherwise it takes two iterations, and more until the
-    errors of the batch, together, are off by less than `rtol`. No example then descends by
-    itself, and the history says how many have `converged`. (In a network with rectifiers nothing
-    is carried along.)
+    In training the matrix is kept from batch to batch: `Inferred.method` is the same method with
+    the matrix of this batch, for the next ones. [`jpc.fit`][] uses it, and makes a new matrix
+    every 16 steps. Unless `chords` or `max_steps` say otherwise, each batch takes two chords, or
+    more until the errors of the batch, together, are off by less than `rtol`. No example then
+    descends by itself, and the history says what share of them has `converged`. (In a network
+    with rectifiers no matrix is kept.)
 
     **Arguments:**
 
@@ -176,9 +176,10 @@ class Equilibrium(AbstractInference):
         return found.gap * sizes <= self.rtol * jnp.maximum(sizes, jnp.mean(sizes))
 
     def prepare(self, energy, params, nodes, clamps) -> "Equilibrium":
-        """The same method with the matrix of this batch, to be used for others. The matrix
-        changes slowly while a network learns, and making it is a good part of the cost on a
-        device that waits for one small kernel after another: one for ten batches will do.
+        """Returns the same method with the matrix of this batch, to be used for other batches.
+        The matrix changes slowly while a network learns, and making it is a good part of the cost
+        on a device that waits for one small kernel after another. One matrix for ten batches will
+        do.
         """
         check_type("energy", energy, AbstractEnergy, "jpc.PCEnergy()")
         check_problem(nodes, clamps)

@@ -44,9 +44,10 @@ class GradientFlow(AbstractInference):
         tolerance is tied to `rtol` and to the gradient at the start: with a looser one an
         adaptive explicit solver hops around equilibrium and never settles.
     - `rtol`: a system has reached its steady state when its gradient is smaller than this,
-        relative to that at the start. By default 1e-3; with a `PIDController` of your own, when
-        it settles; with a constant step size it is not looked for.
-    - `max_steps`: an error, or a `result`, when more steps are needed.
+        relative to the gradient at the start. By default 1e-3. With a `PIDController` of your
+        own, the flow ends when that settles. With a constant step size there is no such test.
+    - `max_steps`: how many steps the flow may take. If it needs more, that is an error, or a
+        `result`.
     - `reduction`: `"sum"` (default): each example follows its own gradient, with its own step
         sizes and its own end, so the answer does not depend on the rest of the batch.
         `"mean"`: the whole batch is one system that follows the gradient of its mean energy,

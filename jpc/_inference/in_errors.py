@@ -8,13 +8,13 @@ from .base import AbstractInference, Inferred, method
 
 
 class InErrors(AbstractInference):
-    r"""Another method, in the coordinates of a network's errors: it starts from those of the
-    nodes, descends a [`jpc.EPCEnergy`][], and the states follow from where it ended,
+    r"""Any other method, in the coordinates of a network's errors. It starts from the errors of
+    the nodes and descends a [`jpc.EPCEnergy`][]. The states follow from where it ended,
 
     $$z_\ell = f_\ell(z_{\ell-1}) + e_\ell.$$
 
-    A signal reaches every layer at once, where in the states it goes one layer a step. The
-    equilibrium is the same. What is recorded are errors.
+    An error at the output reaches every layer at once, while in the states it moves by one layer
+    in each step. The equilibrium is the same. A [`jpc.Record`][] keeps errors.
 
     **Arguments:**
 

@@ -17,7 +17,7 @@ class Minimise(AbstractInference):
     - `solver`: any Optimistix minimiser; its tolerances say when to end.
     - `max_steps`: how many steps it may take.
     - `together`: whether the whole batch is one problem, the sum of its examples' energies.
-        By default each example is one.
+        By default each example is a problem of its own.
     - `throw`: whether divergence and `max_steps` raise an error.
 
     **Example**, after [these lines](index.md#the-examples):

@@ -75,7 +75,7 @@ class Nudged(AbstractInference):
 
     **Arguments:**
 
-    - `beta`: how much; `None`: the limit.
+    - `beta`: $\beta$, the part of the error; `None`: the limit of small nudges.
     - `kind`: what is nudged, the `"target"` or the weight of the `"loss"`.
     - `sign`: `"positive"`, `"negative"` or `"centred"`; only for a finite `beta`.
     - `strength`: how far from backpropagation to be, whatever the network is: the precision of
@@ -89,9 +89,9 @@ class Nudged(AbstractInference):
         With more than one, steps are as long as it takes for the rest to be shortest, so that
         it never grows.
     - `shared`: how many examples of the batch to take $A$ from; `None`: each has its own.
-    - `own`: of how many of the last states each example has its own part of $A$. The part of a
-        state near the output takes a short way back, so that it is cheap; and where earlier
-        states are more precise, it is nearly all of $A$. Not for more than 64 units of output.
+    - `own`: for how many of the last states each example has its own part of $A$. The part of a
+        state near the output takes only a short way back, so it is cheap. Where earlier states
+        are more precise, it is nearly all of $A$. Not for more than 64 units of output.
     - `rtol`: in the limit, an example has succeeded if $\lambda$ is off by less, relatively.
     - `throw`: whether numbers that are not finite raise an error.
     - `matrix`: $A$, if it is known, as in what [`jpc.Nudged.prepare`][] returns.

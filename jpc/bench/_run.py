@@ -28,8 +28,8 @@ def bench(
     progress: bool = True,
 ) -> Path:
     """Trains the networks of a table, and writes `name.md`, `.csv`, `.png` and `.pdf` into a
-    folder. What was measured of each network is kept: run again after an interruption, it goes
-    on.
+    folder. The results of each network are kept, so that you can call it again after an
+    interruption, and it continues.
 
     **Arguments:**
 
@@ -38,8 +38,8 @@ def bench(
     - `out`: the folder.
     - `run`: whether to train what is missing, or only to write down what is there.
     - `only`: which of its networks to train.
-    - `minutes`: after which no other one is begun.
-    - `progress`: whether to show how far it is.
+    - `minutes`: after this time it starts no other network.
+    - `progress`: whether to show the progress.
 
     **Returns:**
 

@@ -23,13 +23,13 @@ Examples: TypeAlias = tuple[Float32[np.ndarray, "_ ..."], Labels]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Dataset:
-    """Inputs and what is to be learned of them, as NumPy arrays.
+    """Inputs, and what to learn from them, as NumPy arrays.
 
     - `name`: one of [`jpc.data.NAMES`][], or a path.
     - `train`, `test`, and `validation` if there is any: the inputs, in float32, and the number of
       each one's class, in int32; or numbers to predict, normalised, in float32.
     - `schema`: what an example is, and how it was normalised: a [`jpc.data.Schema`][].
-    - `note`: what was done to somebody's files.
+    - `note`: what `load` left out or changed in reading files of your own.
     """
 
     name: str
@@ -106,9 +106,9 @@ def load(
     download: Given[bool] = True,
     progress: Given[bool] = True,
 ) -> Dataset:
-    """Loads a data set: a published one from `root`, from `JPC_DATA_DIR`, from the user's cache,
-    or from the network into that cache, each file compared with its published checksum; or one
-    of your own.
+    """Loads a published data set, or one of your own. It looks for published data in `root`, in
+    `JPC_DATA_DIR` and in the user's cache, and otherwise downloads it into that cache. It compares
+    each file with its published checksum.
 
     **Arguments:**
 

@@ -66,8 +66,9 @@ def load_own(
 
 
 def read_like(name: Given[Name], schema: Given[Schema]) -> Part:
-    """More data of the same kind: its test data if it has any, else all of it. The inputs are
-    normalised as those before were. So are the targets; they may be missing.
+    """Reads more data of the same kind: the test data of a file if it has any, otherwise all of
+    it. The inputs are normalised in the same way as those before. So are the targets, which may
+    be missing.
     """
     if not (isinstance(name, str | os.PathLike) and isinstance(schema, Schema)):
         raise TypeError(f"Give a path and a schema, got {name!r:.80} and {schema!r:.80}.")

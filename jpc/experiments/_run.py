@@ -30,7 +30,8 @@ def reproduce(
     progress: bool = True,
 ) -> Path:
     """Runs what a figure of the paper needs, and writes `name.csv`, `.png`, `.pdf` and `.md` into
-    a folder. Results are kept for each network: run again after an interruption, it goes on.
+    a folder. The results of each network are kept, so that you can call it again after an
+    interruption, and it continues.
 
     **Arguments:**
 
@@ -39,8 +40,8 @@ def reproduce(
     - `out`: the folder.
     - `run`: whether to run what is missing, or only to write down what is there.
     - `only`: which of its networks to run.
-    - `minutes`: after which no other one is begun.
-    - `progress`: whether to show how far it is.
+    - `minutes`: after this time it starts no other network.
+    - `progress`: whether to show the progress.
 
     **Returns:**
 
