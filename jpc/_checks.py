@@ -67,9 +67,7 @@ def checked_jit(fn: _F) -> _F:
         return Fixed((fixed, bool(tried))), arrays, _any_marked(arrays)
 
     compiled = jax.jit(marked, static_argnums=(0, 1))
-    hasty = ft.cache(
-        lambda: jax.jit(marked, static_argnums=(0, 1), compiler_options=_in_haste())
-    )
+    hasty = ft.cache(lambda: jax.jit(marked, static_argnums=(0, 1), compiler_options=_in_haste()))
 
     needed: set[Hashable] = set()  # What a first try was not enough for.
 

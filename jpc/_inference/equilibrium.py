@@ -254,7 +254,7 @@ class Equilibrium(AbstractInference):
         most = _CHORDS if self.chords is None else self.chords
         if self._steps > 0:
             return until_all(ways, step, self.rtol, most, least=min(_EXACT, most))
-        units = sum(z.size for z in jax.tree.leaves(ways.now.v))
+        units = sum(z.size for z in jax.tree.leaves(ways.now.at.v))
         if self.chords is None and (not accelerated() or units > _LARGE):
             return until_together(ways, step, self.rtol, most)
         count = _FEW if self.chords is None else self.chords

@@ -1,11 +1,14 @@
 r"""Iterations of a batch with a shared matrix, until its examples have converged.
 
-Each proposes a step (see `chords.py`). As the matrix is not quite that of the example, the steps
-are corrected by what the last ones did (Broyden's method). A step to a higher energy is taken
-back, and a shorter one tried. Two or three iterations are enough in most networks, and a few
-examples take more.
+An iteration (see `chords.py`) makes a new point $(v', \lambda')$ of $(v, \lambda)$. The next one
+begins at a mixture of the last three: the one for which the step to the new point would be
+shortest, if steps were linear in their points (Anderson's method). The length of a step is that of
+its errors $v$, weighted by their precisions. For two things make iterations slow: the matrix is
+that of other examples, and the network bends. The second cannot be seen in the small space of
+$\lambda$. An iteration from a point of higher energy is taken back, and a shorter step tried.
 """
 
+import functools as ft
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -16,7 +19,7 @@ from jaxtyping import Array, Bool
 from .._energy import ravel
 from .._types import Number
 from .chords import Chords, Found
-from .relax import at_least, dot, norm, pick, product_eps
+from .relax import at_least, norm, pick, product_eps
 
 # How fast changes shrink, at most and at least, as far as is believed: strictly, and in training.
 _STRICT, _RATIOS = (0.2, 0.9), (0.1, 0.9)
@@ -26,70 +29,65 @@ _PATIENCE, _FALLS = 8, 0.8  # Iterations of a batch; the part that two more leav
 _FLAT = 1e-3  # Energies that differ by a smaller part count as the same.
 # Parts of the tolerance, strictly and in training, to which an example goes on while it waits.
 _SPARES = 1e-3, 0.1
-_MEMORY = 8  # Steps that are known.
 _INNER = 5, 2  # Newton's steps for a loss that is not a square, at first and then.
 
 
-class _Step(NamedTuple):
-    r"""A value of $\lambda$, and the correction that was proposed there."""
-
-    lam: Array
-    step: Array
-
-
-class _Memory(NamedTuple):
-    r"""How proposals $r$ are corrected: to $r + \sum_k a_k (b_k \cdot r)$, the last step first."""
-
-    a: Array
-    b: Array
-
-    def __call__(self, r: Array) -> Array:
-        return r + dot(dot(self.b, r), self.a)
-
-    def learn(self, before: _Step, after: _Step) -> "_Memory":
-        """From what a step did to the next proposal, which should have been nothing."""
-        moved, changed = after.lam - before.lam, after.step - before.step
-        a = (moved + self(changed)) / at_least(jnp.vdot(changed, changed))
-        push = lambda old, new: jnp.concatenate([new[None], old[:-1]])
-        return _Memory(push(self.a, a), push(self.b, -changed))
-
-
-class _Try(NamedTuple):
-    r"""The coordinates `v` and $\lambda$ to go on from. `sizes` are those of $\lambda$ and of the
-    errors $P v$, and `changes` how much the last iteration changed of each: what `part` of them,
-    and of the change before it in `ratio`. `gap` is how far they are off after it, by an estimate.
-    """
+class _Pair(NamedTuple):
+    r"""Coordinates `v` and $\lambda$, or a difference of such."""
 
     v: dict
     lam: Array
+
+    def plus(self, other: "_Pair", times: Number = 1.0) -> "_Pair":
+        return jax.tree.map(lambda a, b: a + times * b, self, other)
+
+    def minus(self, other: "_Pair") -> "_Pair":
+        return jax.tree.map(jnp.subtract, self, other)
+
+    def sizes(self, chords: Chords) -> Array:
+        r"""Of $\lambda$, and of the errors $P v$."""
+        return jnp.stack([norm(self.lam), norm(chords.unfolded.own(self.v))])
+
+
+class _Step(NamedTuple):
+    """A point, and the step to the one that an iteration made of it."""
+
+    at: _Pair
+    step: _Pair
+
+
+class _Try(NamedTuple):
+    r"""The point to go on from, of which `sizes` are those of $\lambda$ and of the errors, and
+    `changes` those of the step that led to it. `ratio` is how much of a change of the point
+    arrives in what an iteration makes of it, and `gap` how far it is off, by an estimate.
+    """
+
+    at: _Pair
     changes: Array
     sizes: Array
-    part: Array
     ratio: Array
     gap: Array
 
 
 class _Point(NamedTuple):
-    r"""What a step from the coordinates `base`, with states `z` and some energy, led to."""
+    """What was found from a point with states `z` and some energy."""
 
-    v: dict
-    lam: Array
-    base: dict
+    found: _Pair
     z: dict
     energy: Array
 
 
 class Way(NamedTuple):
-    """Where the iterations of an example are. `best` is the last point whose base had no higher
-    energy than the one before it, after a step from `last`, and `first` the one from a feedforward
-    pass.
+    """Where the iterations of an example are. `best` is what the last of them found whose point
+    had no higher energy than the one before it, and `first` what was found from a feedforward
+    pass. `last` are the two steps before, of which `known` have been taken.
     """
 
     now: _Try
     first: _Point
     best: _Point
-    last: _Step
-    memory: _Memory
+    last: tuple[_Step, _Step]
+    known: Array
     rounding: Array
     taken: Array
 
@@ -101,35 +99,34 @@ class Way(NamedTuple):
 def begin(chords: Chords, v: dict) -> Way:
     """The first iteration, from a feedforward pass."""
     yhat, unravel, pull, z = chords.predict(v)
-    nothing, one = jnp.zeros_like(yhat), jnp.ones((), yhat.dtype)
-    here = _Step(nothing, chords.propose(unravel, yhat, nothing, _INNER[0]))
-    (delta,) = pull(unravel(here.step))
-    sizes = jnp.stack([norm(here.step), norm(ravel(delta))])
+    at = _Pair(v, jnp.zeros_like(yhat))
+    made = _make(chords, pull, unravel, chords.propose(unravel, yhat, at.lam, _INNER[0]))
+    step, one = made.minus(at), jnp.ones((), yhat.dtype)
     energy, _ = _energy(chords, v, unravel, yhat)
-    new = _move(chords, delta, here.step, v, z, energy)
-    now = _Try(new.v, new.lam, sizes, sizes, one, 0 * one, jnp.inf * one)
-    empty = jnp.zeros((_MEMORY, yhat.size), yhat.dtype)
+    point, sizes = _Point(made, {name: z[name] for name in v}, energy), made.sizes(chords)
+    now = _Try(made, sizes, sizes, 0 * one, jnp.inf * one)
+    here, nothing = _Step(at, step), jax.tree.map(jnp.zeros_like, _Step(at, step))
     rounding = chords.rounding(unravel, yhat)
-    return Way(now, new, new, here, _Memory(empty, empty), rounding, jnp.asarray(1))
+    return Way(now, point, point, (here, nothing), jnp.asarray(1), rounding, jnp.asarray(1))
 
 
 def go_on(chords: Chords, way: Way) -> Way:
     """Another one, if it is not over."""
-    now = way.now
-    yhat, unravel, pull, z = chords.predict(now.v)
-    here = _Step(now.lam, chords.propose(unravel, yhat, now.lam, _INNER[1]))
-    memory = way.memory.learn(way.last, here)
-    lam = now.lam + memory(here.step)
-    (delta,) = pull(unravel(lam))
-    step = jnp.maximum(norm(here.step) - way.rounding, 0)
-    moved = norm(ravel(delta) - chords.unfolded.own(now.v))
-    changes, sizes = jnp.stack([step, moved]), jnp.stack([norm(lam), norm(ravel(delta))])
-    part = _part(changes, sizes, chords.strict)
-    left = _left(part, now.part, now.ratio, _STRICT if chords.strict else _RATIOS)
-    energy, blur = _energy(chords, now.v, unravel, yhat)
-    new = _move(chords, delta, lam, now.v, z, energy)
+    at = way.now.at
+    yhat, unravel, pull, z = chords.predict(at.v)
+    lam = at.lam + chords.propose(unravel, yhat, at.lam, _INNER[1])
+    here = _Step(at, _make(chords, pull, unravel, lam).minus(at))
+    mixed = _mix(chords.unfolded.weights(), (here, *way.last), way.known)
+    sizes = mixed.sizes(chords)
+    changes = jnp.maximum(here.step.sizes(chords) - jnp.stack([way.rounding, 0 * way.rounding]), 0)
+    ratio = _ratio(chords, here, way.last[0], sizes)
+    gap = _left(_part(changes, sizes, chords.strict), ratio, way.now.ratio, chords.strict)
+    energy, blur = _energy(chords, at.v, unravel, yhat)
     goes = way._replace(
-        now=_Try(new.v, new.lam, changes, sizes, part, *left), best=new, last=here, memory=memory
+        now=_Try(mixed, changes, sizes, ratio, gap),
+        best=_Point(mixed, {name: z[name] for name in at.v}, energy),
+        last=(here, way.last[0]),
+        known=way.known + 1,
     )
     lower = energy <= way.best.energy + blur
     new = pick(lower, goes, way._replace(now=_back(way)))._replace(taken=way.taken + 1)
@@ -137,12 +134,48 @@ def go_on(chords: Chords, way: Way) -> Way:
     return pick(way.over(spare * chords.rtol), way, new)
 
 
+def _make(chords: Chords, pull: Callable, unravel: Callable, lam: Array) -> _Pair:
+    r"""$v = P^{-1} J^T \lambda$."""
+    (delta,) = pull(unravel(lam))
+    return _Pair(jax.tree.map(jnp.divide, delta, chords.unfolded.weights()), lam)
+
+
+def _mix(weights: dict, steps: tuple[_Step, _Step, _Step], known: Array) -> _Pair:
+    """What an iteration makes of the mixture of the last three points whose step is shortest."""
+    now, one, two = steps
+    (x, f), (y, g) = (
+        (a.at.minus(b.at), a.step.minus(b.step)) for a, b in ((now, one), (one, two))
+    )
+    inner = lambda a, b: _inner(weights, a.v, b.v)
+    a, b, c, p, q = inner(f, f), inner(f, g), inner(g, g), inner(f, now.step), inner(g, now.step)
+    ridge = 1 + jnp.finfo(a.dtype).eps ** 0.5
+    both = jnp.stack([c * p - b * q, a * q - b * p]) / at_least(ridge * a * c - b * b)
+    first = jnp.stack([p / at_least(a), jnp.zeros_like(p)])
+    by = jnp.where(known > 1, both, first)
+    mixed = now.at.plus(now.step)
+    for times, move, change in zip(by, (x, y), (f, g), strict=True):
+        mixed = mixed.plus(move, -times).plus(change, -times)
+    return mixed
+
+
+def _inner(weights: dict, one: dict, other: dict) -> Array:
+    parts = [jnp.sum(weights[name] * one[name] * other[name]) for name in one]
+    return ft.reduce(jnp.add, parts)
+
+
+def _ratio(chords: Chords, now: _Step, last: _Step, sizes: Array) -> Array:
+    """How much of the last change of the point arrived in what was made of it."""
+    moved = now.at.minus(last.at)
+    arrived = moved.plus(now.step.minus(last.step))
+    relative = lambda pair: norm(pair.sizes(chords) / at_least(sizes))
+    return relative(arrived) / at_least(relative(moved))
+
+
 def _back(way: Way) -> _Try:
     """A shorter step than the one that led up."""
-    shorter = lambda base, tried: base + _SHORTER * (tried - base)
-    v = jax.tree.map(shorter, way.best.base, way.now.v)
-    lam, one = shorter(way.last.lam, way.now.lam), jnp.ones_like(way.now.part)
-    return _Try(v, lam, way.now.sizes, way.now.sizes, one, one, one)
+    base, one = way.last[0].at, jnp.ones_like(way.now.gap)
+    at = base.plus(way.now.at.minus(base), _SHORTER)
+    return _Try(at, way.now.sizes, way.now.sizes, one, one)
 
 
 def _energy(chords: Chords, v: dict, unravel: Callable, yhat: Array) -> tuple[Array, Array]:
@@ -165,10 +198,10 @@ def finish(chords: Chords, way: Way) -> Found:
     if not chords.strict:
         together = gap <= _LOST
         best, gap = pick(together, best, way.first), jnp.where(together, gap, jnp.maximum(gap, 1))
-    unravel = chords.unravel(best.v)
-    delta = jax.tree.map(jnp.multiply, best.v, chords.unfolded.weights())
+    v, lam = best.found
+    delta = jax.tree.map(jnp.multiply, v, chords.unfolded.weights())
     z, held = chords.given | best.z, jnp.asarray(False)
-    return Found(best.v, z, delta, unravel(best.lam), gap, way.taken, held)
+    return Found(v, z, delta, chords.unravel(v)(lam), gap, way.taken, held)
 
 
 def until_all(
@@ -192,21 +225,20 @@ def until_together(ways: Way, step: Callable[[Way], Way], rtol: Number, most: in
     """
 
     def go_on(state: tuple) -> tuple:
-        ways, (last, before), gaps = state
+        ways, gaps = state
         ways = step(ways)
-        whole = lambda x: jnp.sum(x, axis=0)
-        part = _part(whole(ways.now.changes), whole(ways.now.sizes), strict=False)
-        ratio, gap = _left(part, last, before, _RATIOS)
-        return ways, (part, ratio), (gap, *gaps[:2])
+        sizes = jax.vmap(norm)(ways.now.sizes)
+        off = jnp.minimum(ways.now.gap, 1) * sizes
+        return ways, (jnp.sum(off) / at_least(jnp.sum(sizes)), *gaps[:2])
 
     def unfinished(state: tuple) -> Bool[Array, ""]:
-        ways, _, (gap, _, before) = state
+        ways, (gap, _, before) = state
         taken = jnp.max(ways.taken)
         falls = (gap <= _FALLS * before) | (taken < _PATIENCE)
         return (gap > rtol) & falls & (taken < most)
 
-    one = jnp.ones((), ways.now.gap.dtype)
-    return jax.lax.while_loop(unfinished, go_on, (ways, (one, 0 * one), (jnp.inf * one,) * 3))[0]
+    never = jnp.full((), jnp.inf, ways.now.gap.dtype)
+    return jax.lax.while_loop(unfinished, go_on, (ways, (never,) * 3))[0]
 
 
 def _part(changes: Array, sizes: Array, strict: bool) -> Array:
@@ -218,18 +250,7 @@ def _part(changes: Array, sizes: Array, strict: bool) -> Array:
     return norm(changes) / at_least(norm(sizes))
 
 
-def _left(
-    part: Array, last: Array, before: Array, ratios: tuple[float, float]
-) -> tuple[Array, Array]:
-    """What part of the last change this one is; and what is left after it, of a geometric series.
-    The slower of two ratios counts: a step that was corrected well may be much shorter than the
-    one before it, and the next one not.
-    """
-    ratio = part / at_least(last)
-    believed = jnp.clip(jnp.maximum(ratio, before), *ratios)
-    return ratio, part * believed / (1 - believed)
-
-
-def _move(chords: Chords, delta: dict, lam: Array, base: dict, z: dict, energy: Array) -> _Point:
-    v = jax.tree.map(jnp.divide, delta, chords.unfolded.weights())
-    return _Point(v, lam, base, {name: z[name] for name in v}, energy)
+def _left(part: Array, ratio: Array, before: Array, strict: bool) -> Array:
+    """What is left after a change, of a geometric series. The slower of two ratios counts."""
+    believed = jnp.clip(jnp.maximum(ratio, before), *(_STRICT if strict else _RATIOS))
+    return part * believed / (1 - believed)
