@@ -59,6 +59,7 @@ def start_process(*args, cache):
     command = [sys.executable, "-m", "jpc", *map(str, args)]
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     cache = {"JAX_COMPILATION_CACHE_DIR": str(cache)}
+    cache["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
     return subprocess.Popen(command, env=ENVIRONMENT | cache, **pipes)
 
 
@@ -69,7 +70,7 @@ def train(tmp_path_factory):
     @functools.cache
     def train(task):
         out, epochs = tmp_path_factory.mktemp("runs") / task, EPOCHS[task]
-        more = ["--activity-decay", 0.01] if task == "unsupervised" else []
+        more = ["--activity-decay", 0.01] if task in ("unsupervised", "generative") else []
         args = ("--task", task, *TINY, *more, "--epochs", epochs, "--out", out)
         with pytest.MonkeyPatch.context() as patch:
             if task != "discriminative":  # Matplotlib takes its time, which once is enough for.
