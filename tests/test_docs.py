@@ -112,6 +112,7 @@ def test_incremental():
     assert names["result"]["energies"].shape == (3, 20)
 
 
+@pytest.mark.slow
 def test_error_coordinates():
     """The energy at the end of inference falls, and the step of `fit` has the same."""
     names = run("variants/epc.md")
@@ -120,6 +121,7 @@ def test_error_coordinates():
     assert np.sum(names["result"]["energies"]) < energies[-1]
 
 
+@pytest.mark.slow
 def test_mupc():
     assert run("variants/mupc.md")["accuracy"] > 85
 
