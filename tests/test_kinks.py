@@ -88,7 +88,8 @@ def test_learning_follows_the_equilibrium_energy():
         nodes, clamps = pose(problem)[1:]
         return jpc.PCEnergy()(layers, EXACT(jpc.PCEnergy(), layers, nodes, clamps).nodes, clamps)
 
-    slope = (equilibrium_energy(1e-6) - equilibrium_energy(-1e-6)) / 2e-6
+    above, below = (equilibrium_energy(jnp.asarray(step)) for step in (1e-6, -1e-6))
+    slope = (above - below) / 2e-6
     gradient = learning_gradient(problem, solve(problem))
     along = sum(jnp.vdot(g, d) for g, d in zip(arrays(gradient), arrays(direction), strict=True))
     assert np.isclose(along, slope, rtol=1e-5)
