@@ -67,7 +67,7 @@ METHODS = [jpc.Equilibrium(), jpc.Equilibrium(chords=2, max_steps=0), jpc.Equili
 
 @pytest.mark.parametrize(
     "method",
-    [*METHODS[:2], pytest.param(METHODS[2], marks=pytest.mark.slow)],
+    [METHODS[0], *(pytest.param(method, marks=pytest.mark.slow) for method in METHODS[1:])],
     ids=["default", "two chords", "sketched"],
 )
 def test_a_matrix_is_carried_along(method):
@@ -114,6 +114,7 @@ def test_it_is_saved_in_the_middle_of_an_epoch(tmp_path, monkeypatch):
     assert_close(arrays(saved().state), arrays(expected.state), rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_a_step_that_does_not_take_it_back_makes_its_own():
     def step(model, optim, opt_state, output, input, key):
         return jpc.make_pc_step(model, optim, opt_state, output, input, inference=METHODS[1])

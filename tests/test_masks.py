@@ -15,7 +15,7 @@ import jax.random as jr
 import numpy as np
 import optax
 import pytest
-from helpers import arrays, assert_close, log_softmax, make_problem, slowly, weights
+from helpers import arrays, assert_close, log_softmax, make_problem, weights
 
 import jpc
 
@@ -189,7 +189,8 @@ def test_a_step_of_inference_is_that_of_numpy():
     assert_close(end["activities"], seen(expected))
 
 
-@pytest.mark.parametrize("reduction", ["sum", slowly("mean")])
+@pytest.mark.slow
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
 def test_recorded_activities_and_energies_are_those_of_numpy(reduction):
     activities, y, x = GIVEN
     dt = 0.125 * (BATCH if reduction == "mean" else 1)

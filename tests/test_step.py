@@ -273,7 +273,7 @@ def test_amortiser_energy_is_that_of_numpy(supervised):
     assert_close(weights(jpc.compute_hpc_param_grads(*args)), grads)
 
 
-@pytest.mark.parametrize("supervised", [True, False])
+@pytest.mark.parametrize("supervised", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_hybrid_step_is_its_parts(supervised):
     options, y = EULER | dict(max_t1=1.0), LABELS if supervised else None
     models = (GENERATOR.model, AMORTISER)
