@@ -18,9 +18,10 @@ test: $(TOOLS)
 	@$(BIN)/basedpyright
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
-# The examples and the pages that take longest: about 3 minutes.
+# What `make test` leaves out: examples and pages that take long, and further cases of its tests.
+# About 12 minutes.
 slow: $(TOOLS)
-	@$(BIN)/python -m pytest -n 2 -m slow
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
 # Disks that are full, folders that vanish, kills: about 15 minutes.
 faults: $(TOOLS)

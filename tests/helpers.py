@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+import pytest
 from jax.flatten_util import ravel_pytree
 
 import jpc
@@ -281,6 +282,11 @@ def equilibrate(energy, params, nodes, clamps, steps=20):
         return flat - jnp.linalg.solve(jax.hessian(total)(flat), jax.grad(total)(flat))
 
     return unravel(jax.lax.fori_loop(0, steps, step, flat))
+
+
+def slowly(*values, **named):
+    """A case that waits for `make slow`."""
+    return pytest.param(*values, marks=pytest.mark.slow, **named)
 
 
 def split(batch):

@@ -162,6 +162,7 @@ def test_methods_agree(method, name, coordinates):
     assert_close(arrays(got), arrays(best), rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_flat_prior_leaves_the_energy_of_the_others():
     """Without a prior many states are at equilibrium, all with the same energy."""
     energy, layers, nodes, clamps = _mlp("gelu", (3, 2, 4), (1.0, 1.0), prior=0.0)

@@ -12,7 +12,7 @@ import jax.random as jr
 import numpy as np
 import optax
 import pytest
-from helpers import SIZES, Chain, assert_close, make_problem, scalings, weights
+from helpers import SIZES, Chain, assert_close, make_problem, scalings, slowly, weights
 from jax.test_util import check_grads
 from test_docs import run
 
@@ -109,6 +109,7 @@ def test_one_direction_alone_is_predictive_coding():
     assert_close(layerwise(0.0, 1.0), [*nothing, *up[::-1]])
 
 
+@pytest.mark.slow
 def test_methods_agree_on_the_equilibrium():
     """Of BFGS `test_variants.py` asks the same."""
     energy = jpc.BPCEnergy(0.5, 1.0)
@@ -148,7 +149,7 @@ DENDRITES = jpc.BPCEnergy(source_gradient=0.0)
 @pytest.mark.parametrize(
     ("energy", "method"),
     [
-        (DENDRITES, jpc.GradientFlow(t1=6.0, dt0=0.1, controller=dfx.ConstantStepSize())),
+        slowly(DENDRITES, jpc.GradientFlow(t1=6.0, dt0=0.1, controller=dfx.ConstantStepSize())),
         (0.5 * DENDRITES + jpc.ActivityDecay(0.0), jpc.Descent(0.1, 60)),
     ],
 )

@@ -65,7 +65,11 @@ def by_hand(method, epochs=2):
 METHODS = [jpc.Equilibrium(), jpc.Equilibrium(chords=2, max_steps=0), jpc.Equilibrium(dense=1)]
 
 
-@pytest.mark.parametrize("method", METHODS, ids=["default", "two chords", "sketched"])
+@pytest.mark.parametrize(
+    "method",
+    [METHODS[0], *(pytest.param(method, marks=pytest.mark.slow) for method in METHODS[1:])],
+    ids=["default", "two chords", "sketched"],
+)
 def test_a_matrix_is_carried_along(method):
     fitted, (state, shares) = fit(step_of(method)), by_hand(method)
     assert_close(arrays(fitted.state), arrays(state), rtol=1e-11, atol=1e-12)
@@ -83,6 +87,7 @@ def test_groups_of_an_accelerator_begin_with_a_new_one(monkeypatch):
     assert_close(arrays(state), arrays(expected), rtol=1e-11, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_batches_of_an_iterator_are_no_different():
     batches = [(X[i : i + SIZE], Y[i : i + SIZE]) for i in range(0, len(X), SIZE)]
     options = dict(epochs=1, batch_size=SIZE, key=KEY, progress=False)
@@ -109,6 +114,7 @@ def test_it_is_saved_in_the_middle_of_an_epoch(tmp_path, monkeypatch):
     assert_close(arrays(saved().state), arrays(expected.state), rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_a_step_that_does_not_take_it_back_makes_its_own():
     def step(model, optim, opt_state, output, input, key):
         return jpc.make_pc_step(model, optim, opt_state, output, input, inference=METHODS[1])
@@ -121,6 +127,7 @@ def test_a_step_that_does_not_take_it_back_makes_its_own():
     assert "converged" not in fitted.history[0]
 
 
+@pytest.mark.slow
 def test_rectifiers_own_matrices_and_other_methods_carry_nothing():
     batch = dict(output=Y[:SIZE], input=X[:SIZE])
     traced = lambda method, state: eqx.filter_eval_shape(step_of(method), **state, **batch)
@@ -131,7 +138,9 @@ def test_rectifiers_own_matrices_and_other_methods_carry_nothing():
 
 
 @pytest.mark.parametrize("gain", [1.0, 2.0])
-@pytest.mark.parametrize("loss", [jpc.squared_error, jpc.cross_entropy])
+@pytest.mark.parametrize(
+    "loss", [pytest.param(jpc.squared_error, marks=pytest.mark.slow), jpc.cross_entropy]
+)
 def test_what_is_certified_in_training_is_right(gain, loss):
     """Against inference to the end. Errors that are small beside those of the batch may be off by
     a part of these; and the estimate, by a factor of three.
@@ -152,7 +161,7 @@ def test_what_is_certified_in_training_is_right(gain, loss):
     assert jnp.all(exact.result == jpc.RESULTS.successful)
 
 
-@pytest.mark.parametrize("gain", [1.0, 4.0])
+@pytest.mark.parametrize("gain", [pytest.param(1.0, marks=pytest.mark.slow), 4.0])
 def test_a_call_whose_first_try_is_not_enough_is_the_whole_program(gain):
     """A plain call first tries without descent. In somebody's program there is no such try."""
     scale = lambda w: gain * w if eqx.is_array(w) else w

@@ -1174,8 +1174,15 @@ TABLE = {
     "fourth": FOURTH,
     "fifth": FIFTH,
 }
+# They take seconds to compile, and others like them are there.
+SELDOM = {"third: times beyond the end", "kinds: learn by line search"}
+SELDOM |= {"nonsense: counts of a step", "nonsense: a step's negative targets"}
 CASES = [
-    pytest.param(*case, id=f"{group}: {' '.join(name.split())[:60]}")
+    pytest.param(
+        *case,
+        id=f"{group}: {' '.join(name.split())[:60]}",
+        marks=[pytest.mark.slow] * (f"{group}: {name}" in SELDOM),
+    )
     for group, cases in TABLE.items()
     for name, *case in cases
 ]
@@ -1260,7 +1267,7 @@ def test_accuracy_of_what_is_traced_and_not_finite_is_none():
     assert jnp.isnan(jax.jit(jpc.compute_accuracy)(Y, Y.at[0, 0].set(NAN)))
 
 
-@pytest.mark.parametrize("solver", [dfx.Euler(), dfx.Heun()])
+@pytest.mark.parametrize("solver", [dfx.Euler(), pytest.param(dfx.Heun(), marks=pytest.mark.slow)])
 def test_steps_can_be_given_one_by_one(solver):
     """Ten of equal length are a constant step."""
     same = jpc.GradientFlow(solver, 1.0, 0.1, dfx.ConstantStepSize())

@@ -48,6 +48,7 @@ def test_learn():
         assert np.allclose(np.asarray(said, float), names["table"][float(p)], rtol=4e-3)
 
 
+@pytest.mark.slow
 def test_devices():
     names = run("devices.md")
     losses = [record["loss"] for record in names["fitted"].history]
@@ -71,6 +72,7 @@ def test_networks():
     assert np.any(names["slope"] != 0)
 
 
+@pytest.mark.slow
 def test_write_your_own():
     """Energies, losses, layers, methods, steps and graphs of one's own: inference descends, stops
     where it says, and is that of the linear graph, whose causes have a closed form.
@@ -110,6 +112,7 @@ def test_incremental():
     assert names["result"]["energies"].shape == (3, 20)
 
 
+@pytest.mark.slow
 def test_error_coordinates():
     """The energy at the end of inference falls, and the step of `fit` has the same."""
     names = run("variants/epc.md")
@@ -118,10 +121,12 @@ def test_error_coordinates():
     assert np.sum(names["result"]["energies"]) < energies[-1]
 
 
+@pytest.mark.slow
 def test_mupc():
     assert run("variants/mupc.md")["accuracy"] > 85
 
 
+@pytest.mark.slow
 def test_rules_of_learning():
     names = run("variants/rules.md")
     assert names["result"]["stats"]["precision"].shape == (32,)
@@ -179,6 +184,7 @@ def test_deep():
     assert np.all(np.isfinite(names["result"]["energies"]))
 
 
+@pytest.mark.slow
 def test_train_on_your_data(tmp_path, monkeypatch):
     """New leaves are found to be of the tree whose typical leaf is nearest."""
     monkeypatch.chdir(tmp_path)
@@ -194,6 +200,7 @@ def test_train_on_your_data(tmp_path, monkeypatch):
     )
 
 
+@pytest.mark.slow
 def test_monte_carlo():
     """Images are drawn, and learned from: bits are set about as often as they are."""
     names = run("variants/mcpc.md")

@@ -216,6 +216,7 @@ def test_equilibrium_itself_stays():
         assert_close(again.nodes, found.nodes, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gain", [1.0, 3.0])
 def test_kinks_are_no_obstacle(gain):
     for seed in range(3):
@@ -308,7 +309,7 @@ def deep(depth, param_type, width=4, batch=4):
     return problem, layers, Chain(matrices, "tanh", scales=scales, skips=skips)
 
 
-@pytest.mark.parametrize("param_type", ["sp", "mupc"])
+@pytest.mark.parametrize("param_type", ["sp", pytest.param("mupc", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("depth", [30, pytest.param(100, marks=pytest.mark.slow)])
 def test_deep_networks(depth, param_type):
     problem, layers, chain = deep(depth, param_type)
@@ -325,7 +326,13 @@ def test_deep_networks(depth, param_type):
 WIDE = make_problem("tanh", (3, 4, 784), batch=3, gain=2.0)
 
 
-@pytest.mark.parametrize("inference", [jpc.Equilibrium(rtol=1e-6), jpc.Equilibrium(1e-6, dense=0)])
+@pytest.mark.parametrize(
+    "inference",
+    [
+        pytest.param(jpc.Equilibrium(rtol=1e-6), marks=pytest.mark.slow),
+        jpc.Equilibrium(1e-6, dense=0),
+    ],
+)
 def test_a_large_output(inference):
     assert_converged(WIDE, solve(WIDE, inference), 1e-6)
 
@@ -348,7 +355,14 @@ def test_iterations_with_a_sketch_stay_finite(shared):
     assert_honest(WIDE, inferred, 1e-2, WIDE.chain(precisions=[1.0, 1e4]))
 
 
-@pytest.mark.parametrize("loss", [jpc.squared_error, jpc.cross_entropy, jpc.bernoulli])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        pytest.param(jpc.squared_error, marks=pytest.mark.slow),
+        jpc.cross_entropy,
+        pytest.param(jpc.bernoulli, marks=pytest.mark.slow),
+    ],
+)
 def test_a_sketch_of_full_rank_is_the_matrix(loss):
     """Of a matrix of rank 4 with 6 columns, and the answer for any loss."""
     problem = make_problem("tanh", (3, 4, 6), batch=1)
@@ -367,6 +381,7 @@ def test_a_sketch_of_full_rank_is_the_matrix(loss):
     assert_close(sketch.invert(of, yhat).solve(of, yhat, t), expected, rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_examples_that_go_on_by_themselves_keep_their_places():
     """More of them than are taken at a time."""
     problem = make_problem("tanh", SIZES, batch=20, gain=3.0)
@@ -379,6 +394,7 @@ def test_examples_that_go_on_by_themselves_keep_their_places():
     assert_close(whole.nodes[1][-1:], alone.nodes[1], rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_one_output_under_vmap_and_scan():
     """A scan over two pairs of problems, the pairs mapped over."""
     problems = [make_problem("tanh", (3, 4, 1), gain=gain) for gain in (1.0, 2.0, 4.0, 8.0)]
@@ -457,6 +473,7 @@ def test_learning_gradient_is_that_of_the_equilibrium_energy():
         assert_close(grads[layer].fn.layers[1].weight[index], slope, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_single_precision():
     problem = make_problem("tanh", (3, 4, 1), gain=3.0)
     energy = pc(1.0, 1.0)
@@ -483,6 +500,7 @@ def train(energy, layers, nodes, clamps, steps=30):
     return eqx.combine(weights, rest)
 
 
+@pytest.mark.slow
 def test_errors_that_were_solved_for_are_better_to_learn_from():
     """In single precision, in a deep network: than differences of states and predictions."""
     problem, layers, chain = deep(10, "sp", width=8)
@@ -557,6 +575,7 @@ def free_pose(sizes=SIZES):
     return layers, [problem.x, *nodes], [None, *clamps]
 
 
+@pytest.mark.slow
 def test_two_priors_are_one():
     posed, prior = free_pose(), jpc.GaussianPrior
     one, two = jpc.PCEnergy() + prior(0.75), jpc.PCEnergy() + prior(0.5) + prior(0.25)
@@ -565,6 +584,7 @@ def test_two_priors_are_one():
     assert np.all(found.stats["gradient_norm"] < 1e-8)
 
 
+@pytest.mark.slow
 def test_a_prior_of_nothing_is_none():
     posed = free_pose()
     flat, none = jpc.PCEnergy() + jpc.GaussianPrior(0.0), jpc.PCEnergy()
@@ -590,6 +610,7 @@ def test_a_free_input_of_one_layer():
     assert_close(inferred.nodes[0], ridge)
 
 
+@pytest.mark.slow
 def test_chords_that_are_not_taken_are_not_counted():
     posed = pose(make_problem(sizes=SIZES))
     steps = [

@@ -494,8 +494,10 @@ TABLE = {
     "theory": THEORY,
     "metrics": METRICS,
 }
+# They take seconds to compile, and others like them are there.
+SELDOM = {"max_steps", "rate of an amortiser", "Euler, large dt", "rate of the theory"}
 CASES = [
-    pytest.param(*case, id=f"{group}: {name}")
+    pytest.param(*case, id=f"{group}: {name}", marks=[pytest.mark.slow] * (name in SELDOM))
     for group, cases in TABLE.items()
     for name, *case in cases
 ]

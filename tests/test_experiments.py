@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import assert_close
+from helpers import assert_close, slowly
 from jaxtyping import install_import_hook
 from typer.testing import CliRunner
 
@@ -56,7 +56,7 @@ def read(path):
         return list(csv.DictReader(file))
 
 
-OFTEN = ("fig1", "fig1-gap", "fig2", "fig4")  # The others wait for `make slow`.
+OFTEN = ("fig1", "fig2", "fig4")  # The others wait for `make slow`.
 NAMES = [pytest.param(n, marks=[pytest.mark.slow] * (n not in OFTEN)) for n in FIGURES]
 
 
@@ -415,7 +415,7 @@ def test_numbers_of_several_places_are_not_put_together(tmp_path, measure, other
 # --- the numbers ---
 
 
-@pytest.mark.parametrize("solver", ["euler", "heun", "equilibrium"])
+@pytest.mark.parametrize("solver", ["euler", slowly("heun"), "equilibrium"])
 def test_training_is_the_library_step(solver):
     """Four steps, against `make_pc_step` in a loop."""
     cell = dataclasses.replace(CELL, solver=solver)
@@ -493,8 +493,10 @@ def test_the_closed_form_is_the_energy_at_convergence(out):
     assert first["5"] > first["50"]
 
 
-def test_more_time_is_closer_to_equilibrium(out):
-    rows = [dict(row, excess=float(row["excess"])) for row in read(out / "fig1-gap.csv")]
+@pytest.mark.slow
+def test_more_time_is_closer_to_equilibrium(make):
+    found = read(make("fig1-gap") / "fig1-gap.csv")
+    rows = [dict(row, excess=float(row["excess"])) for row in found]
     for (_, _, method), found in tables.group(rows, "seed", "step", "method").items():
         excesses = [row["excess"] for row in found]
         assert excesses[-1] < excesses[0]

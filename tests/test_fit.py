@@ -7,7 +7,6 @@ import re
 import sys
 import types
 
-import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -16,7 +15,7 @@ import numpy as np
 import optax
 import pytest
 import rich
-from helpers import arrays, assert_close
+from helpers import arrays, assert_close, slowly
 from rich.console import Console
 
 import jpc
@@ -315,7 +314,7 @@ def test_examples_in_their_order(tmp_path):
 # --- evaluation ---
 
 
-@pytest.mark.parametrize("size", [3, 4, 22, 64])
+@pytest.mark.parametrize("size", [3, slowly(4), slowly(22), 64])
 @pytest.mark.parametrize("iterated", [False, True])
 def test_every_example_of_the_test_set_counts_once(size, iterated):
     test = in_batches(y=LABELS, size=size) if iterated else (X, LABELS)
@@ -507,13 +506,27 @@ def test_run_time_errors_keep_their_words():
         fit(data=(spoilt, Y), epochs=9)
 
 
+def test_inspect_sees_the_state_after_each_epoch():
+    """Against the loop, stopped there."""
+    norm = lambda model, **rest: dict(norms=jpc.compute_param_norms((model, None))[0])
+    history = fit(inspect=norm, epochs=3).history
+    for epochs, record in enumerate(history, start=1):
+        state, _ = loop(STEP, STATE, epochs)
+        np.testing.assert_allclose(record["norms"], norm(**state)["norms"], rtol=1e-10)
+
+
 # --- on an accelerator ---
+
+
+@ft.cache
+def plainly():
+    return fit(epochs=3)
 
 
 @pytest.fixture
 def accelerated(monkeypatch):
     """As on a device with a host to wait for."""
-    plain = fit(epochs=3)
+    plain = plainly()
     monkeypatch.setattr(loop_module, "accelerated", lambda: True)
     jax.clear_caches()
     yield plain
@@ -533,15 +546,6 @@ def test_late_checks_find_what_is_not_finite(accelerated):
 
 
 def test_late_checks_find_that_inference_failed(accelerated):
-    flow = jpc.GradientFlow(diffrax.Euler(), 20.0, 10.0, diffrax.ConstantStepSize())
+    descent = jpc.Descent(optax.sgd(10.0), 3)
     with pytest.raises(RuntimeError, match="Or inference failed"):
-        fit(ft.partial(jpc.make_pc_step, inference=flow))
-
-
-def test_inspect_sees_the_state_after_each_epoch():
-    """Against the loop, stopped there."""
-    norm = lambda model, **rest: dict(norms=jpc.compute_param_norms((model, None))[0])
-    history = fit(inspect=norm, epochs=3).history
-    for epochs, record in enumerate(history, start=1):
-        state, _ = loop(STEP, STATE, epochs)
-        np.testing.assert_allclose(record["norms"], norm(**state)["norms"], rtol=1e-10)
+        fit(ft.partial(jpc.make_pc_step, inference=descent))

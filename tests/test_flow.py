@@ -10,7 +10,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import assert_close, equilibrate, infer, make_conv_problem, make_problem, split
+from helpers import (
+    assert_close,
+    equilibrate,
+    infer,
+    make_conv_problem,
+    make_problem,
+    slowly,
+    split,
+)
 
 import jpc
 from jpc._inference.base import examples
@@ -78,7 +86,7 @@ def test_constant_steps_know_where_they_ended():
     assert np.max(asked.stats["steps"]) < 1000
 
 
-@pytest.mark.parametrize(("solver", "order"), [(dfx.Euler(), 1), (dfx.Heun(), 2)])
+@pytest.mark.parametrize(("solver", "order"), [slowly(dfx.Euler(), 1), (dfx.Heun(), 2)])
 def test_solver_has_its_order(solver, order):
     fine = free(infer(tsit5(1.0, 1e-12), PC, *PROBLEM.posed()))
 
@@ -102,7 +110,7 @@ def test_a_linear_network_reaches_its_equilibrium():
 # --- when it stops ---
 
 
-@pytest.mark.parametrize("act", ["tanh", "linear", "gelu"])
+@pytest.mark.parametrize("act", ["tanh", "linear", slowly("gelu")])
 @pytest.mark.parametrize("gain", [1.0, 3.0])
 def test_it_stops_at_a_steady_state(act, gain):
     """With default tolerances, long before the end of a long time."""
@@ -187,6 +195,7 @@ def test_a_short_time_is_used_up():
     assert_close(inferred.stats["t1"], np.full(8, 0.5))
 
 
+@pytest.mark.slow
 def test_tolerances_of_the_steady_state_can_be_given():
     """To the default controller, and beside one of your own."""
     controller = dfx.PIDController(rtol=1e-7, atol=1e-7)
@@ -250,6 +259,7 @@ def test_mean_reduction_is_slower_by_the_batch_size():
     assert_close(activities[:-1], free(own))
 
 
+@pytest.mark.slow
 def test_mean_reduction_reaches_the_same_equilibrium():
     flow = jpc.GradientFlow(t1=1e5, rtol=1e-6, reduction="mean")
     inferred = infer(flow, PC, *PROBLEM.posed())
@@ -261,7 +271,7 @@ def test_mean_reduction_reaches_the_same_equilibrium():
 # --- recording ---
 
 
-@pytest.mark.parametrize("reduction", ["sum", "mean"])
+@pytest.mark.parametrize("reduction", ["sum", slowly("mean")])
 def test_recording_on_a_grid_is_solving_to_each_time(reduction):
     ts = np.array([0.0, 0.25, 0.5, 1.25])
     flow = lambda t: euler(t, 0.125, reduction=reduction)
@@ -328,6 +338,7 @@ def test_recorded_iterations_go_from_start_to_end():
     assert [len(z) for z in recorded] == [np.max(steps) + 1] * 3
 
 
+@pytest.mark.slow
 def test_record_every_is_a_grid():
     args = (PROBLEM.params, PROBLEM.activities, PROBLEM.y, PROBLEM.x)
     options = dict(solver=dfx.Euler(), stepsize_controller=FIXED, dt=0.125, max_t1=2.0)
@@ -358,6 +369,7 @@ class _Flat(eqx.Module):
         return jnp.ravel(self.layer(z.reshape(self.shape)))
 
 
+@pytest.mark.slow
 def test_states_of_any_rank():
     problem = make_conv_problem()
     images = infer(euler(2.0, 0.125), PC, *problem.posed())
@@ -371,6 +383,7 @@ def test_states_of_any_rank():
     assert [z.shape for z in free(images)] == [z.shape for z in problem.hidden]
 
 
+@pytest.mark.slow
 def test_a_progress_meter_reports(capfd):
     meter = dfx.TextProgressMeter()
     inferred = infer(euler(2.0, 0.125, progress_meter=meter), PC, *PROBLEM.posed())

@@ -11,7 +11,7 @@ import numpy as np
 import optax
 import pytest
 from graph_helpers import Graph, examples, learned, make_graph, succeeded, value_and_grads
-from helpers import assert_close, infer, to
+from helpers import assert_close, infer, slowly, to
 
 import jpc
 
@@ -108,8 +108,9 @@ def test_what_a_mask_hides_does_not_matter():
 
 
 @pytest.mark.parametrize(("seed", "gain"), [(0, 1.0), (1, 1.0), (2, 2.0), (3, 2.0)])
-def test_equilibrium_is_where_descent_ends(graph, seed, gain):
-    drawn = graph.draw(seed, gain=gain)
+@pytest.mark.parametrize("name", [slowly("given"), "masked", slowly("free")])
+def test_equilibrium_is_where_descent_ends(name, seed, gain):
+    drawn = GRAPHS[name].draw(seed, gain=gain)
     energy, (params, nodes, clamps) = drawn.energy, drawn.posed()
     found = infer(TIGHT, energy, params, nodes, clamps)
     expected = infer(DESCENT, energy, params, nodes, clamps)
@@ -141,7 +142,10 @@ CORNERS = {
 }
 
 
-@pytest.mark.parametrize("corner", CORNERS)
+SELDOM = {"one example of one unit each", "only an input"}
+
+
+@pytest.mark.parametrize("corner", [slowly(c) if c in SELDOM else c for c in CORNERS])
 def test_unusual_networks(corner):
     drawn = CORNERS[corner].draw(0)
     energy, (params, nodes, clamps) = drawn.energy, drawn.posed()
@@ -184,6 +188,7 @@ def test_a_large_root_with_a_flat_prior(size):
     assert_close(grads["h"], np.zeros_like(grads["h"]), atol=1e-7)
 
 
+@pytest.mark.slow
 def test_single_precision():
     """Is as good as its digits: the same answers as in double precision."""
     drawn = GRAPHS["masked"].draw(0)

@@ -300,6 +300,7 @@ def hostile_run(tmp_path_factory):
     data.write_text("\n".join(",".join(row) for row in [head, *rows]) + "\n")
     run = place / NAMES[1].replace("/", "")
     small = ["--depth", 2, "--width", 4, "--epochs", 1, "--inference", "descent", "--steps", 2]
+    small += ["--activity-decay", 1e-9]  # Quick to compile.
     return run, data, invoke("train", "--dataset", data, "--out", run, *small)
 
 

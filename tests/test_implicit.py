@@ -128,6 +128,7 @@ def test_a_mask_has_no_derivative(backwards):
     assert np.all((grads == 0) == ~np.asarray(MASK))
 
 
+@pytest.mark.slow
 def test_a_linear_network_has_the_derivatives_of_its_closed_form():
     """Without a branch in the program, to rounding."""
     problem = make_problem("linear", (3, 4, 4, 2), gain=1.5)
@@ -170,9 +171,8 @@ def test_states_that_nothing_moves():
         return jnp.sum(nodes["h"] ** 2) + jnp.sum(nodes["leaf"] ** 2)
 
     closed = lambda x, y: jnp.sum(((2 * x + 3 * y) / 10) ** 2) + jnp.sum(x**2)
-    for which in (0, 1):
-        found, expected = (jax.grad(fn, argnums=which)(x, y) for fn in (solved, closed))
-        assert_close(found, expected)
+    found, expected = (jax.grad(fn, argnums=(0, 1))(x, y) for fn in (solved, closed))
+    assert_close(found, expected)
 
 
 @pytest.mark.slow
@@ -190,6 +190,7 @@ def test_second_derivatives():
     assert_close(jax.jit(jax.hessian(solved))(0.5), difference, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.xfail(strict=True, reason="The rule does not know which units are held.")
 def test_units_that_are_held_at_kinks_do_not_move():
     """Of x -> h -> y with predictions h = x and y = 2 |h|: h is (x + 2 y) / 5, or 0 if that is

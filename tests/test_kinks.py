@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import SIZES, arrays, infer, make_problem
+from helpers import SIZES, arrays, infer, make_problem, slowly
 
 import jpc
 from jpc._inference.kinks import settle
@@ -44,7 +44,10 @@ def learning_gradient(problem, inferred):
     return eqx.filter_grad(energy)(problem.layers, nodes, clamps)
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
+every_problem = pytest.mark.parametrize("name", ["small", "weights x 3", slowly("wide")])
+
+
+@every_problem
 def test_the_energy_rises_to_both_sides_of_every_unit(name):
     problem = PROBLEMS[name]()
     inferred = solve(problem)
@@ -58,7 +61,7 @@ def test_the_energy_rises_to_both_sides_of_every_unit(name):
     assert at_kinks >= 3
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
+@every_problem
 def test_gradient_descent_ends_at_the_same_place(name):
     """With a step size that shrinks: around a kink it hops as far as that lets it."""
     problem = PROBLEMS[name]()
@@ -74,7 +77,7 @@ def test_gradient_descent_ends_at_the_same_place(name):
 
 def test_learning_follows_the_equilibrium_energy():
     """The learning gradient is that of the energy at equilibrium (the envelope theorem)."""
-    problem = PROBLEMS["wide"]()
+    problem = PROBLEMS["small"]()
     weights, rest = eqx.partition(problem.layers, eqx.is_array)
     rng = np.random.default_rng(0)
     direction = jax.tree.map(lambda w: jnp.asarray(rng.normal(size=w.shape)), weights)
@@ -85,12 +88,14 @@ def test_learning_follows_the_equilibrium_energy():
         nodes, clamps = pose(problem)[1:]
         return jpc.PCEnergy()(layers, EXACT(jpc.PCEnergy(), layers, nodes, clamps).nodes, clamps)
 
-    slope = (equilibrium_energy(1e-6) - equilibrium_energy(-1e-6)) / 2e-6
+    above, below = (equilibrium_energy(jnp.asarray(step)) for step in (1e-6, -1e-6))
+    slope = (above - below) / 2e-6
     gradient = learning_gradient(problem, solve(problem))
     along = sum(jnp.vdot(g, d) for g, d in zip(arrays(gradient), arrays(direction), strict=True))
     assert np.isclose(along, slope, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_errors_are_coordinates_too():
     problem = PROBLEMS["small"]()
     layers, nodes, clamps = pose(problem)

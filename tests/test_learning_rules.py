@@ -177,6 +177,7 @@ def test_chords_find_what_each_example_needs():
     close(gradient(ready, *problem)[0], once)
 
 
+@pytest.mark.slow
 def test_chords_come_closer_with_more_outputs_than_steps():
     """Of three outputs a chord leaves something to the next."""
     small = make_problem("tanh", (3, 4, 3))

@@ -20,7 +20,7 @@ from helpers import arrays, assert_close, log_softmax, make_problem, weights
 import jpc
 
 BATCH, NAN = 5, float("nan")
-SGD, EULER = optax.sgd(1.0), jpc.GradientFlow(dfx.Euler(), 0.75, 0.125, dfx.ConstantStepSize())
+SGD, SHORT = optax.sgd(1.0), jpc.Descent(0.125, 6)
 EXACT = jpc.Equilibrium(rtol=1e-9)
 PRIOR = jpc.PCEnergy() + jpc.GaussianPrior(1.0)
 
@@ -42,7 +42,7 @@ def spoil(array, mask):
     return np.where(mask, np.asarray(array), NAN)
 
 
-def step(y=Y, x=X, model=PROBLEM.model, state=STATE, inference=EULER, **options):
+def step(y=Y, x=X, model=PROBLEM.model, state=STATE, inference=SHORT, **options):
     return jpc.make_pc_step(model, SGD, state, y, x, inference=inference, **options)
 
 
@@ -189,6 +189,7 @@ def test_a_step_of_inference_is_that_of_numpy():
     assert_close(end["activities"], seen(expected))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
 def test_recorded_activities_and_energies_are_those_of_numpy(reduction):
     activities, y, x = GIVEN
@@ -224,7 +225,7 @@ def test_a_step_is_its_parts():
     answer = step(y, x, **named)
     start = jpc.init_activities_with_ffwd(PROBLEM.model, x, **named)
     assert_close(start, CHAIN.feedforward(np.where(INPUT, X, 0.0)))
-    end = jpc.solve_inference(PROBLEM.params, start, y, x, inference=EULER, **named)
+    end = jpc.solve_inference(PROBLEM.params, start, y, x, inference=SHORT, **named)
     assert_close(answer["activities"], end, rtol=1e-12)
     update = jpc.update_params(PROBLEM.params, end, SGD, STATE, y, x, **named)
     assert_close(arrays(answer["model"]), arrays(update["model"]), rtol=1e-12)

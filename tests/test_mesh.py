@@ -15,11 +15,11 @@ import pytest
 import jpc
 
 SCRIPT = Path(__file__).with_name("train_on_devices.py")
-CASES = ["flow", "equilibrium", "hybrid", "batches", "split"]
-ON_PROCESSES = ["batches", "split"]
+SELDOM = ["flow", "equilibrium", "hybrid"]
+CASES = ["batches", "split"]
 
 
-def start(out, devices, *, of=1, **options):
+def start(out, devices, cases, *, of=1, **options):
     """A process that has so many devices, or its share of them if it is one of several."""
     out.mkdir(exist_ok=True)
     environment = os.environ | dict(
@@ -30,7 +30,17 @@ def start(out, devices, *, of=1, **options):
         XLA_FLAGS="--xla_cpu_use_fusion_emitters=false "
         f"--xla_force_host_platform_device_count={devices // of}",
     )
-    args = [sys.executable, "-W", "error", SCRIPT, out, devices, of, *options.values()]
+    args = [
+        sys.executable,
+        "-W",
+        "error",
+        SCRIPT,
+        out,
+        devices,
+        ",".join(cases),
+        of,
+        *options.values(),
+    ]
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     return subprocess.Popen([str(arg) for arg in args], env=environment, **pipes)
 
@@ -41,16 +51,35 @@ def free_port():
         return found.getsockname()[1]
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """The folder of all runs, and what each of them said."""
-    folder, port = tmp_path_factory.mktemp("mesh"), free_port()
-    processes = {"one": start(folder / "one", 1), "eight": start(folder / "eight", 8)}
-    for i in (0, 1):
-        processes[f"process {i}"] = start(folder / "two", 4, of=2, process=i, port=port)
+def finish(**processes):
+    """What each of them said."""
     said = {name: process.communicate(timeout=300)[0] for name, process in processes.items()}
     assert not any(process.returncode for process in processes.values()), said
-    return folder, said
+    return said
+
+
+def run(folder, cases):
+    """The folder of two runs, and what each of them said."""
+    one, eight = start(folder / "one", 1, cases), start(folder / "eight", 8, cases)
+    return folder, finish(one=one, eight=eight)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("mesh"), CASES)
+
+
+@pytest.fixture(scope="module")
+def more_runs(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("mesh"), SELDOM)
+
+
+@pytest.fixture(scope="module")
+def processes(runs):
+    """Two of them, with two devices each."""
+    folder, port = runs[0] / "two", free_port()
+    both = [start(folder, 4, CASES, of=2, process=i, port=port) for i in (0, 1)]
+    return folder, finish(first=both[0], second=both[1])
 
 
 def assert_same(folder, other, case):
@@ -71,10 +100,18 @@ def test_eight_devices_learn_what_one_does(runs, case):
     assert_same(folder, folder / "eight", case)
 
 
-@pytest.mark.parametrize("case", ON_PROCESSES)
-def test_two_processes_learn_what_one_does(runs, case):
-    folder, _ = runs
-    assert_same(folder, folder / "two", case)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", SELDOM)
+def test_eight_devices_learn_so_by_any_step(more_runs, case):
+    folder, said = more_runs
+    assert_same(folder, folder / "eight", case)
+    assert "SPMD" not in said["eight"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_two_processes_learn_what_one_does(runs, processes, case):
+    assert_same(runs[0], processes[0], case)
 
 
 def test_the_compiler_does_not_complain(runs):
@@ -83,10 +120,11 @@ def test_the_compiler_does_not_complain(runs):
     assert "SPMD" not in said["eight"]
 
 
-def test_only_the_first_process_shows_progress(runs):
-    _, said = runs
-    done = re.findall(r"^epoch 2 ", said["process 0"], re.MULTILINE)
-    assert len(done) == 2 and "epoch" not in said["process 1"]
+@pytest.mark.slow
+def test_only_the_first_process_shows_progress(processes):
+    _, said = processes
+    done = re.findall(r"^epoch 2 ", said["first"], re.MULTILINE)
+    assert len(done) == 2 and "epoch" not in said["second"]
 
 
 def test_batches_must_be_shared_out_evenly():

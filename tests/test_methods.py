@@ -12,7 +12,7 @@ import numpy as np
 import optax
 import optimistix as optx
 import pytest
-from helpers import arrays, assert_close, infer, make_problem, to
+from helpers import arrays, assert_close, infer, make_problem, slowly, to
 
 import jpc
 from jpc._inference.base import judge
@@ -82,7 +82,9 @@ def test_methods_keep_the_precision_of_a_network(name):
     assert {x.dtype for x in found} == {jnp.dtype(jnp.float32)}
 
 
-@pytest.mark.parametrize("method", [jpc.GradientFlow(), jpc.Descent(SGD), jpc.Equilibrium()])
+@pytest.mark.parametrize(
+    "method", [slowly(jpc.GradientFlow()), jpc.Descent(SGD), jpc.Equilibrium()]
+)
 def test_a_method_is_compiled_once(method):
     """Also if it is called by itself, outside of `jax.jit`."""
     traced = []
@@ -99,7 +101,8 @@ def test_a_method_is_compiled_once(method):
 
 
 @pytest.mark.parametrize(
-    "method", [jpc.Descent(optax.sgd(1e100), throw=False), jpc.Langevin(5000.0, 5.0, throw=False)]
+    "method",
+    [jpc.Descent(optax.sgd(1e100), throw=False), slowly(jpc.Langevin(5000.0, 5.0, throw=False))],
 )
 def test_what_is_not_a_number_is_not_called_small(method):
     layers, nodes, clamps = PROBLEM.posed()
@@ -268,10 +271,8 @@ def test_samples_are_those_of_the_key_and_the_times():
 SHORT = make_problem(sizes=(3, 4, 2))  # Trees take long to compile, for each of the states.
 
 
-@pytest.mark.parametrize(
-    "solver",
-    [dfx.Heun(), *(pytest.param(s, marks=pytest.mark.slow) for s in (dfx.ShARK(), dfx.SEA()))],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("solver", [dfx.Heun(), dfx.ShARK(), dfx.SEA()])
 def test_solvers_need_more_or_less_of_a_path(solver):
     """From one path, they are close at the end. Fresh noise has what they need as well."""
     tree = jpc.Langevin(1.0, 0.01, path=dfx.VirtualBrownianTree)

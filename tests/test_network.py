@@ -11,7 +11,7 @@ import numpy as np
 import optax
 import pytest
 from graph_helpers import Mix, examples, learned, succeeded, value_and_grads
-from helpers import SIZES, Chain, assert_close, infer, make_problem
+from helpers import SIZES, Chain, assert_close, infer, make_problem, slowly
 
 import jpc
 
@@ -197,6 +197,7 @@ def test_precisions_are_learned(layer, index):
     assert_close(lesson[layer].log_precision[index], slope, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_precisions_are_learned_from_a_part():
     """Units that are inferred count as those that are given do, as in every other layer."""
     _, hidden, _ = PROBLEM.posed()
@@ -393,7 +394,10 @@ def answers(problem, which):
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize(
     ("act", "gain"),
-    [*(("tanh", gain) for gain in (3.0, 30.0)), *(("relu", gain) for gain in (1.0, 3.0, 10.0))],
+    [
+        *(slowly("tanh", gain) for gain in (3.0, 30.0)),
+        *(("relu", gain) for gain in (1.0, 3.0, 10.0)),
+    ],
 )
 def test_an_answer_is_the_examples_own(act, gain, seed):
     """Alone, in some company, and in another one, or it does not claim to be one."""

@@ -189,6 +189,9 @@ def shared():
 
 
 LONG = {"measure_regime", "equilibrium_gap", "FlowOptions", "test_generative_pc", "MonteCarlo"}
+LONG |= {"compute_infer_energies", "AbstractInference", "Langevin", "make_mcpc_step", "make_cnn"}
+LONG |= {"BPCEnergy", "Checkpoints", "LocalEnergy", "Nudged", "test_hpc", "FixedPrediction", "ZIL"}
+LONG |= {"Minimise", "Learned", "filter_sequence", "InErrors", "make_tpc_step", "Backprop"}
 NAMES = [
     pytest.param(name, marks=[pytest.mark.slow] * (name in LONG))
     for name in sorted(set(public_names()) - NO_EXAMPLE)

@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from helpers import arrays, assert_close, make_problem
 from variants import ENERGIES
 
@@ -50,6 +51,7 @@ def test_linear_network_by_hand(monkeypatch):
     assert_close(made.largest_eigenvalue, values[-1], rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_ends_of_the_scale():
     """Backpropagation is at an angle of 0 with nothing relaxed. A few steps relax a part. The
     penalty does not count.

@@ -165,21 +165,32 @@ def test_recording_is_over_time():
     assert_close(step["t1"], 0.625)
 
 
-@pytest.mark.optimised
-def test_what_inference_has_not_reached_does_not_learn():
+def assert_that_what_is_not_reached_does_not_learn(act):
     """In float32, where the errors of such layers could be rounding, and Adam makes a step of
     full size of any. Euler passes errors on by one layer a step.
     """
     key = jr.key(0)
+    model = jpc.make_mlp(key, 30, 20, 6, 5, act)
+    model, *data = to(jnp.float32, (model, jr.normal(key, (64, 5)), jr.normal(key, (64, 30))))
+    step = jpc.make_pc_step(model, OPTIM, init(model), *data, max_t1=0.25, **EULER)
+    before, after = weights(model), weights(step["model"])
+    learned = [bool(np.any(a != b)) for a, b in zip(before, after, strict=True)]
+    assert learned == [False] * 3 + [True] * 3, act
+
+
+def test_what_inference_has_not_reached_does_not_learn():
+    assert_that_what_is_not_reached_does_not_learn("tanh")
+
+
+@pytest.mark.slow
+@pytest.mark.optimised
+def test_what_an_optimised_program_has_not_reached_does_not_learn():
+    """Which rounds otherwise."""
     for act in ("linear", "tanh"):  # Not two tests, as each would be a process of its own.
-        model = jpc.make_mlp(key, 30, 20, 6, 5, act)
-        model, *data = to(jnp.float32, (model, jr.normal(key, (64, 5)), jr.normal(key, (64, 30))))
-        step = jpc.make_pc_step(model, OPTIM, init(model), *data, max_t1=0.25, **EULER)
-        before, after = weights(model), weights(step["model"])
-        learned = [bool(np.any(a != b)) for a, b in zip(before, after, strict=True)]
-        assert learned == [False] * 3 + [True] * 3, act
+        assert_that_what_is_not_reached_does_not_learn(act)
 
 
+@pytest.mark.slow
 def test_whole_numbers_take_the_precision_of_the_network():
     model, x = to(jnp.float32, (PROBLEM.model, PROBLEM.x))
     y = np.eye(PROBLEM.y.shape[1], dtype=int)[np.arange(len(x)) % 2]
@@ -262,7 +273,7 @@ def test_amortiser_energy_is_that_of_numpy(supervised):
     assert_close(weights(jpc.compute_hpc_param_grads(*args)), grads)
 
 
-@pytest.mark.parametrize("supervised", [True, False])
+@pytest.mark.parametrize("supervised", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_hybrid_step_is_its_parts(supervised):
     options, y = EULER | dict(max_t1=1.0), LABELS if supervised else None
     models = (GENERATOR.model, AMORTISER)

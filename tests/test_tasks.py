@@ -57,6 +57,7 @@ OWN: Any = dict(reduction="sum")  # Each example follows its own flow, and gets 
 SIZES = (CLASSES, WIDTH, WIDTH, PIXELS)
 
 
+@pytest.mark.slow
 def test_supervised_generative(digits):
     """From labels to images: images look like their class, labels are found by inference."""
     train, (images, labels) = digits
@@ -90,6 +91,7 @@ def test_unsupervised(digits, direction):
     assert np.mean(energies[-5:]) < 0.5 * np.mean(energies[:5])
 
 
+@pytest.mark.slow
 def test_hybrid(digits):
     train, (images, labels) = digits
     generator, optim, gen_state = make(3, CLASSES, PIXELS)

@@ -213,6 +213,7 @@ def test_smoothing_is_kalmans(mask):
         assert_close(estimates[-1, i], filtered[-1], rtol=0, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_deeper_chains():
     """With a layer between the state and what is observed."""
     matrices = [A, RNG.normal(size=(4, LATENT)), RNG.normal(size=(SEEN, 4))]
@@ -342,6 +343,7 @@ def test_streams_begin_anew():
     assert_close(fitted.state["carry"], carry, rtol=0, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_the_page_of_the_documentation():
     """Of all states, those that are smoothed have the least energy."""
     names = run_page("variants/temporal.md")

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import arrays, assert_close, make_problem, scalings, weights
+from helpers import arrays, assert_close, make_problem, scalings, slowly, weights
 from jax.flatten_util import ravel_pytree
 
 import jpc
@@ -53,7 +53,10 @@ class Case:
         return self.chain.energy(states) + 0.5 * self.decay * sum(norms)
 
 
-@pytest.fixture(params=COMBINATIONS, ids=lambda c: "-".join(map(str, c)))
+@pytest.fixture(
+    params=[slowly(c) if c[0] == "ntp" else c for c in COMBINATIONS],
+    ids=lambda c: "-".join(map(str, c)),
+)
 def case(request):
     return Case(*request.param)
 

@@ -1,9 +1,9 @@
 """Trains on several devices, for `test_mesh.py`:
 
-    python train_on_devices.py OUT DEVICES [PROCESSES PROCESS PORT]
+    python train_on_devices.py OUT DEVICES CASES [PROCESSES PROCESS PORT]
 
-Writes what was learned with each kind of step (with some of them, on several processes), without
-a mesh if there is one device.
+Writes what was learned in each of the cases (names with commas between them), without a mesh if
+there is one device.
 """
 
 import functools as ft
@@ -81,9 +81,9 @@ def save(path, state, history):
         path.with_suffix(".json").write_text(json.dumps(history))
 
 
-def train(out, mesh):
+def train(out, mesh, names):
     for name, step, state, data, options in cases(mesh):
-        if jax.process_count() > 1 and name not in ("batches", "split"):
+        if name not in names:
             continue
         given = dict(epochs=2, batch_size=8, key=jr.key(2)) | options
         if name in ("batches", "split"):
@@ -94,12 +94,12 @@ def train(out, mesh):
         save(out / name, *fitted)
 
 
-def main(out, devices, processes=1, process=0, port=0):
+def main(out, devices, names, processes=1, process=0, port=0):
     if int(processes) > 1:
         jax.distributed.initialize(f"127.0.0.1:{port}", int(processes), int(process))
     assert jax.device_count() == int(devices)
     mesh = jax.make_mesh((int(devices),), ("data",)) if int(devices) > 1 else None
-    train(Path(out), mesh)
+    train(Path(out), mesh, names.split(","))
 
 
 if __name__ == "__main__":
