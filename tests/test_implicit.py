@@ -15,7 +15,7 @@ from helpers import assert_close, make_problem
 
 import jpc
 
-TIGHT = jpc.Equilibrium(rtol=1e-10, throw=False)
+TIGHT = jpc.Equilibrium(rtol=1e-12, throw=False)
 SIZES, BATCH = (2, 3, 3, 2), 3
 GRAPH = {"h": ("x",), "k": ("h", "x"), "y": ("k", "h")}
 WIDTHS = dict(x=2, h=3, k=3, y=2)
