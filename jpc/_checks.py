@@ -92,8 +92,8 @@ def checked_jit(fn: _F) -> _F:
 
 @contextlib.contextmanager
 def compiling_hastily() -> Iterator[None]:
-    """For programs that run a few times only: on the CPU, what is called in here compiles in a
-    quarter of the time, and then takes two to three times as long.
+    """For programs that run a few times only: on the CPU, what is called in here is compiled with
+    little optimisation, which is quicker, and then runs more slowly.
     """
     token = _HASTY.set(True)
     try:

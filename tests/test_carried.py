@@ -13,6 +13,7 @@ import pytest
 from helpers import arrays, assert_close
 
 import jpc
+from jpc import _checks as checks_module
 from jpc._fit import loop as loop_module, run
 
 RNG = np.random.default_rng(0)
@@ -176,3 +177,25 @@ def test_a_call_whose_first_try_is_not_enough_is_the_whole_program(gain):
         assert jnp.all(called.result == other.result)
         assert_close(arrays(called.nodes), arrays(other.nodes), rtol=1e-6, atol=1e-8)
         assert_close(arrays(called.lesson), arrays(other.lesson), rtol=1e-6, atol=1e-8)
+
+
+def test_what_is_compiled_in_haste_is_the_same(monkeypatch):
+    """It is compiled with other options, and nothing else is."""
+    asked = []
+
+    def options(original=checks_module._in_haste):
+        asked.append(original())
+        return asked[-1]
+
+    monkeypatch.setattr(checks_module, "_in_haste", options)
+
+    @checks_module.checked_jit
+    def double(x):
+        return 2 * x
+
+    plain = double(jnp.arange(3.0))
+    assert not asked
+    with checks_module.compiling_hastily():
+        hasty = double(jnp.arange(3.0))
+    assert_close(hasty, plain)
+    assert [options["xla_backend_optimization_level"] for options in asked] == [0]

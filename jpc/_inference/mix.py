@@ -57,13 +57,12 @@ class _Step(NamedTuple):
 
 
 class _Try(NamedTuple):
-    r"""The point to go on from, of which `sizes` are those of $\lambda$ and of the errors, and
-    `changes` those of the step that led to it. `ratio` is how much of a change of the point
-    arrives in what an iteration makes of it, and `gap` how far it is off, by an estimate.
+    r"""The point to go on from, of which `sizes` are those of $\lambda$ and of the errors. `ratio`
+    is how much of a change of the point arrives in what an iteration makes of it, and `gap` how
+    far it is off, by an estimate.
     """
 
     at: _Pair
-    changes: Array
     sizes: Array
     ratio: Array
     gap: Array
@@ -104,7 +103,7 @@ def begin(chords: Chords, v: dict) -> Way:
     step, one = made.minus(at), jnp.ones((), yhat.dtype)
     energy, _ = _energy(chords, v, unravel, yhat)
     point, sizes = _Point(made, {name: z[name] for name in v}, energy), made.sizes(chords)
-    now = _Try(made, sizes, sizes, 0 * one, jnp.inf * one)
+    now = _Try(made, sizes, 0 * one, jnp.inf * one)
     here, nothing = _Step(at, step), jax.tree.map(jnp.zeros_like, _Step(at, step))
     rounding = chords.rounding(unravel, yhat)
     return Way(now, point, point, (here, nothing), jnp.asarray(1), rounding, jnp.asarray(1))
@@ -123,7 +122,7 @@ def go_on(chords: Chords, way: Way) -> Way:
     gap = _left(_part(changes, sizes, chords.strict), ratio, way.now.ratio, chords.strict)
     energy, blur = _energy(chords, at.v, unravel, yhat)
     goes = way._replace(
-        now=_Try(mixed, changes, sizes, ratio, gap),
+        now=_Try(mixed, sizes, ratio, gap),
         best=_Point(mixed, {name: z[name] for name in at.v}, energy),
         last=(here, way.last[0]),
         known=way.known + 1,
@@ -175,7 +174,7 @@ def _back(way: Way) -> _Try:
     """A shorter step than the one that led up."""
     base, one = way.last[0].at, jnp.ones_like(way.now.gap)
     at = base.plus(way.now.at.minus(base), _SHORTER)
-    return _Try(at, way.now.sizes, way.now.sizes, one, one)
+    return _Try(at, way.now.sizes, one, one)
 
 
 def _energy(chords: Chords, v: dict, unravel: Callable, yhat: Array) -> tuple[Array, Array]:
