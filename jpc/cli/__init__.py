@@ -3,6 +3,7 @@
 """
 
 import contextlib
+import gc
 import os
 import sys
 
@@ -16,6 +17,7 @@ def main() -> None:
     answer_interrupts()
     ignore_late_threads()
     set_up_cache()
+    gc.set_threshold(50_000, 20, 20)  # Tracing makes many objects, and few cycles.
     try:
         from .app import app  # noqa: PLC0415
     except ModuleNotFoundError as error:

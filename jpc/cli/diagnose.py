@@ -1,3 +1,4 @@
+import dataclasses
 from typing import Any, NamedTuple, cast
 
 import equinox as eqx
@@ -16,12 +17,12 @@ from .._options import setup
 from .._regime import by_layer, compare, relaxed_share
 from .config import Config
 from .rules import FORWARD, why_no_regime
-from .setting import Problem, Setting, State
+from .setting import Problem, Setting, State, softmax
 from .tasks import AbstractTask
 from .variants import in_errors, make_rule
 
 EXAMPLES, TIMES = 32, 40
-_CLOSE = 1e-3  # To the equilibrium that others are compared with: shared iterations get there.
+_CLOSE = 1e-3  # To the equilibrium that others are compared with.
 # Of a flow that shows what a method without dynamics leaves out: long enough for the error to
 # spread, and not too long to wait for.
 _FLOW_TIME, _FLOW_STEPS, _FLOW_EXAMPLES = 100.0, 500, 8
@@ -43,15 +44,22 @@ class Diagnosis:
         self._batch = task.pair(jnp.asarray(images, float), labels)
 
     def __call__(self, state: State) -> dict[str, Any]:
-        with compiling_hastily():  # Once an epoch, for a few examples.
-            own = self._task.diagnose(state, *self._batch)
-            if own is None:
-                own = diagnose(self._task.problem(state, *self._batch), self._task.setting)
+        own = self._task.diagnose(state, *self._batch)
+        if own is None:
+            own = diagnose(self._task.problem(state, *self._batch), self._task.setting)
         return dict(diagnosis=own)
 
 
 def diagnose(problem: Problem, setting: Setting) -> dict[str, Any]:
-    """By its method of inference, and by the equilibrium from the same start."""
+    """By its method of inference, and by the equilibrium from the same start; and its course."""
+    with compiling_hastily():  # Once an epoch, for a few examples.
+        found = _examine(problem, setting)
+    # A flow takes hundreds of steps, which are worth more.
+    course = follow(problem, setting.config, setting.inference, setting.options)
+    return dict(found, course=course)
+
+
+def _examine(problem: Problem, setting: Setting) -> dict[str, Any]:
     params, activities, *given = problem
     start = setting.states(params, problem.input) if activities is None else activities
     named: Any = dict(setting.options, inference=setting.inference)
@@ -59,15 +67,22 @@ def diagnose(problem: Problem, setting: Setting) -> dict[str, Any]:
     ended = call(_infer, asked, params, start, *given)
     exact = None
     if "activity_decay" not in setting.options:
-        named["inference"] = jpc.Equilibrium(rtol=_CLOSE)
+        named["inference"] = _equilibrium(problem.output)
         exact = call(_infer, setup(params, named, max_t1=20.0), params, start, *given)
     plain = make_rule(setting.config, setting.inference) is setting.inference
     place = plain and not why_no_regime(setting.config)
     found = call(_measure, asked, params, ended.activities, *given, ended, exact, place)
     if not place:
         found["regime"] = find_place(problem, setting, found["certificate"], ended.first)
-    course = follow(problem, setting.config, setting.inference, setting.options)
-    return dict(found, course=course)
+    return found
+
+
+def _equilibrium(output: Array) -> jpc.Equilibrium:
+    """What others are compared with. An example whose own matrix is small gets there by itself in
+    a few steps. What it would share with others first takes as long again to compile.
+    """
+    method = jpc.Equilibrium(rtol=_CLOSE)
+    return dataclasses.replace(method, chords=0) if output[0].size <= method.dense else method
 
 
 class _Ended(NamedTuple):
@@ -131,7 +146,7 @@ def _without_errors(problem: Problem, config: Config) -> Problem:
 
 
 def _few(problem: Problem, which: Any = slice(_FLOW_EXAMPLES)) -> dict[str, Any]:
-    few = lambda tree: jax.tree.map(lambda x: x[which], tree)
+    few = lambda tree: jax.tree.map(lambda x: np.asarray(x)[which], tree)
     return {name: few(getattr(problem, name)) for name in ("activities", "output", "input")}
 
 
@@ -143,8 +158,9 @@ def _hardest(problem: Problem, config: Config, options: dict[str, Any]) -> Any:
     if config.data.task not in FORWARD or input is None:
         return slice(_FLOW_EXAMPLES)
     made = jpc.init_activities_with_ffwd(model, input, skip_model=skip_model, **options)[-1]
-    made = jax.nn.softmax(made) if config.energy.loss == "ce" else made
-    return jnp.argsort(-jnp.sum((made - output) ** 2, axis=1))[:_FLOW_EXAMPLES]
+    made = softmax(made) if config.energy.loss == "ce" else np.asarray(made)
+    left = np.sum((made - np.asarray(output)) ** 2, axis=1)
+    return np.argsort(-left, kind="stable")[:_FLOW_EXAMPLES]
 
 
 def choose_course(

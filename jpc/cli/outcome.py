@@ -4,11 +4,10 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .setting import Picture, State
+from .setting import Picture, State, softmax
 from .tasks import AbstractTask
 
 WORST, MOST_INFERRED, _CHUNK, _COLUMNS = 20, 1000, 1000, 8
@@ -62,7 +61,7 @@ def observe(task: AbstractTask, state: State) -> Outcome | None:
     if is_image and (made := task.imagine(state, jnp.asarray(scores[:10], float))) is not None:
         remade = tuple(task.setting.reconstructions(images[:10], made))
     sure = task.setting.config.energy.loss == "ce"
-    scores = np.asarray(jax.nn.softmax(scores) if sure else scores)
+    scores = softmax(scores) if sure else scores
     guesses, each = np.argmax(scores, axis=1), np.arange(len(labels))
     margins = scores[each, guesses] - scores[each, labels]
     worst = [int(i) for i in np.argsort(-margins, kind="stable")[:WORST] if margins[i] > 0]

@@ -121,6 +121,13 @@ class Setting:
         return [Picture(*each, kind="Reconstructions") for each in both]
 
 
+def softmax(logits: Any) -> np.ndarray:
+    """With JAX it would be half a dozen small programs to compile."""
+    logits = np.asarray(logits)
+    raised = np.exp(logits - np.max(logits, axis=1, keepdims=True))
+    return raised / np.sum(raised, axis=1, keepdims=True)
+
+
 def make_setting(config: Config, dataset: Dataset) -> Setting:
     steps = len(dataset.train[1]) // config.training.batch_size
     inference = wrap_inference(config, make_inference(config.inference))

@@ -12,7 +12,7 @@ from jpc.data import Dataset
 
 from .build import Params
 from .config import Config
-from .setting import Picture, Problem, Setting, State, make_setting, params_of
+from .setting import Picture, Problem, Setting, State, make_setting, params_of, softmax
 
 
 class AbstractTask(abc.ABC):
@@ -101,9 +101,8 @@ class Discriminative(AbstractForward):
         if not dataset.schema.is_image:
             return []
         images, labels = (array[:20] for array in dataset.test)
-        logits = self.predict(state, jnp.asarray(images, float))
-        guesses = np.argmax(logits, axis=1)
-        chances = 100 * np.max(jax.nn.softmax(logits), axis=1)
+        logits = np.asarray(self.predict(state, jnp.asarray(images, float)))
+        guesses, chances = np.argmax(logits, axis=1), 100 * np.max(softmax(logits), axis=1)
         sure = self.setting.config.energy.loss == "ce"  # Else they are no probabilities.
         names, is_right = dataset.classes, guesses == labels
         captions = [

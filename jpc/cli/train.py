@@ -70,11 +70,12 @@ class Watcher:
             outcome=self._outcome,
         )
         self._folder.write_report(made.page(), made.drawings())
-        if records:
+        if records and status != "running":
             self._plot(records)
         self._written = time.monotonic()
 
     def _plot(self, records: list[Record]) -> None:
+        """At the end: it takes seconds, and the figures of the report are there before."""
         from . import plot  # noqa: PLC0415  (Matplotlib is slow to import)
 
         config, path = self._task.setting.config, self._folder.path
