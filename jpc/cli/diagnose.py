@@ -67,7 +67,7 @@ def _examine(problem: Problem, setting: Setting) -> dict[str, Any]:
     ended = call(_infer, asked, params, start, *given)
     exact = None
     if "activity_decay" not in setting.options:
-        named["inference"] = _equilibrium(problem.output)
+        named["inference"] = _equilibrium(setting.config, problem.output)
         exact = call(_infer, setup(params, named, max_t1=20.0), params, start, *given)
     plain = make_rule(setting.config, setting.inference) is setting.inference
     place = plain and not why_no_regime(setting.config)
@@ -77,12 +77,13 @@ def _examine(problem: Problem, setting: Setting) -> dict[str, Any]:
     return found
 
 
-def _equilibrium(output: Array) -> jpc.Equilibrium:
-    """What others are compared with. An example whose own matrix is small gets there by itself in
-    a few steps. What it would share with others first takes as long again to compile.
+def _equilibrium(config: Config, output: Array) -> jpc.Equilibrium:
+    """What others are compared with. In a small network an example gets there by itself in a few
+    steps. What it would share with others first takes as long again to compile.
     """
     method = jpc.Equilibrium(rtol=_CLOSE)
-    return dataclasses.replace(method, chords=0) if output[0].size <= method.dense else method
+    is_small = config.network.kind == "mlp" and output[0].size <= method.dense
+    return dataclasses.replace(method, chords=0) if is_small else method
 
 
 class _Ended(NamedTuple):
