@@ -51,6 +51,23 @@ def digits(value: float, count: int) -> float:
 # Inference, measured.
 
 
+def errors_of_deep_networks(rows: list[Row]) -> Iterator[float]:
+    precise = where(rows, matmul="highest")
+    for epochs in (0, 1, 10):
+        for precision in (1e-3, 1e-2, 0.1, 1.0):
+            yield precision
+            mine = where(precise, epochs=epochs, precision=precision)
+            for network, loss in (("vgg5", "ce"), ("vgg5", "mse"), ("vgg7", "mse")):
+                for count in (2, 3, "default"):
+                    (row,) = where(mine, network=network, loss=loss, iterations=count)
+                    yield row["error"]
+
+
+def tf32_of_deep_networks(rows: list[Row]) -> Iterator[float]:
+    most = lambda **wanted: 100 * max(r["error"] for r in where(rows, matmul="default", **wanted))
+    yield from (most(iterations="default"), most(iterations=3, precision=1e-3))
+
+
 def errors_of_chords(rows: list[Row]) -> Iterator[float]:
     for network in NETWORKS:
         for chords in (2, 3, 5):
