@@ -415,7 +415,7 @@ def test_numbers_of_several_places_are_not_put_together(tmp_path, measure, other
 # --- the numbers ---
 
 
-@pytest.mark.parametrize("solver", ["euler", slowly("heun"), "equilibrium"])
+@pytest.mark.parametrize("solver", ["euler", slowly("heun"), slowly("equilibrium")])
 def test_training_is_the_library_step(solver):
     """Four steps, against `make_pc_step` in a loop."""
     cell = dataclasses.replace(CELL, solver=solver)
