@@ -211,6 +211,8 @@ def pretended(monkeypatch):
         return [[dict(row, step=0), row] for _ in cells]
 
     monkeypatch.setattr(run_module, "run_cells", run)
+    picture = lambda kind, found, path: f"![{path.name}]({path.name}.png)"
+    monkeypatch.setattr("jpc.experiments._report._picture", picture)
 
 
 def test_what_is_not_there_is_said(tmp_path, pretended, monkeypatch):
