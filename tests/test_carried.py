@@ -150,9 +150,9 @@ def test_what_is_certified_in_training_is_right(gain, loss):
     a part of these; and the estimate, by a factor of three.
     """
     scale = lambda w: gain * w if eqx.is_array(w) else w
-    model = jax.tree.map(scale, jpc.make_mlp(jr.key(1), 3, 16, 3, 2, "tanh"))
+    model = jax.tree.map(scale, jpc.make_mlp(jr.key(1), 3, 16, 4, 2, "tanh"))
     energy, method = jpc.PCEnergy(loss), jpc.Equilibrium(throw=False)
-    posed = jpc.pose(energy, model, {0: jnp.asarray(X), 3: jnp.asarray(Y)})
+    posed = jpc.pose(energy, model, {0: jnp.asarray(X), 4: jnp.asarray(Y)})
     carried = method(energy, model, *posed).method
     found = carried(energy, model, *posed)
     exact = jpc.Equilibrium(chords=0, rtol=1e-9)(energy, model, *posed)
@@ -169,9 +169,9 @@ def test_what_is_certified_in_training_is_right(gain, loss):
 def test_a_call_whose_first_try_is_not_enough_is_the_whole_program(gain):
     """A plain call first tries without descent. In somebody's program there is no such try."""
     scale = lambda w: gain * w if eqx.is_array(w) else w
-    model = jax.tree.map(scale, jpc.make_mlp(jr.key(1), 3, 16, 3, 2, "tanh"))
-    energy, method = jpc.PCEnergy(jpc.cross_entropy), jpc.Equilibrium(throw=False)
-    posed = jpc.pose(energy, model, {0: jnp.asarray(X), 3: jnp.asarray(Y)})
+    model = jax.tree.map(scale, jpc.make_mlp(jr.key(1), 3, 16, 4, 2, "tanh"))
+    energy, method = jpc.PCEnergy(), jpc.Equilibrium()
+    posed = jpc.pose(energy, model, {0: jnp.asarray(X), 4: jnp.asarray(Y)})
     called, again = method(energy, model, *posed), method(energy, model, *posed)
     whole = eqx.filter_jit(lambda *problem: method(energy, *problem))(model, *posed)
     alone = bool(jnp.any(called.stats["steps"] > 16))

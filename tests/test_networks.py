@@ -143,17 +143,15 @@ def test_residual_mlp_adds_the_state_to_its_prediction(param_type):
     assert_close(weights(step["model"]), expected)
 
 
-def test_residual_mupc_states_do_not_depend_on_depth():
+@pytest.mark.parametrize("depth", [10, 40, slowly(100)])
+def test_residual_mupc_states_do_not_depend_on_depth(depth):
     """The limit of a linear network: each of the L - 2 residual layers multiplies the second
     moment of the state by 1 + 1/L, so that it tends to e, whatever the depth."""
     x = jr.normal(jr.key(1), (20, 50))
-    for depth in (10, 40):
-        model, skips = jpc.make_residual_mlp(
-            jr.key(0), 50, 200, depth, 2, "linear", param_type="mupc"
-        )
-        states = jpc.init_activities_with_ffwd(model, x, skip_model=skips, param_type="mupc")
-        growth = np.mean(np.square(states[-2])) / np.mean(np.square(states[0]))
-        np.testing.assert_allclose(growth, (1 + 1 / depth) ** (depth - 2), rtol=0.1)
+    model, skips = jpc.make_residual_mlp(jr.key(0), 50, 200, depth, 2, "linear", param_type="mupc")
+    states = jpc.init_activities_with_ffwd(model, x, skip_model=skips, param_type="mupc")
+    growth = np.mean(np.square(states[-2])) / np.mean(np.square(states[0]))
+    np.testing.assert_allclose(growth, (1 + 1 / depth) ** (depth - 2), rtol=0.1)
 
 
 # --- convolutional networks ---
