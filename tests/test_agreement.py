@@ -15,7 +15,7 @@ import numpy as np
 import optax
 import optimistix as optx
 import pytest
-from helpers import arrays, assert_close, infer, make_conv_problem, make_problem
+from helpers import arrays, assert_close, infer, make_conv_problem, make_problem, slowly
 
 import jpc
 
@@ -148,8 +148,16 @@ COVER = {
     ("nonlinear cg", "errors"): ["tanh"],
 }
 SELDOM = {"nonlinear cg", "sgd", "lbfgs"}  # Other tests have them, too.
+
+
+def seldom(method, name, coordinates):
+    """`test_equilibrium.py` has networks with a tanh."""
+    known = method == "equilibrium" and coordinates == "states" and name.startswith("tanh")
+    return known or method in SELDOM
+
+
 CASES = [
-    pytest.param(method, name, coordinates, marks=[pytest.mark.slow] * (method in SELDOM))
+    (slowly if seldom(method, name, coordinates) else pytest.param)(method, name, coordinates)
     for (method, coordinates), kinds in COVER.items()
     for name in PROBLEMS
     if name.partition(",")[0] in kinds

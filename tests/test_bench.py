@@ -108,7 +108,8 @@ def test_trains_measures_and_goes_on(tmp_path, monkeypatch):
     assert "1 epoch" in said and "Not run:" in said and (tmp_path / "deep.png").stat().st_size > 0
 
 
-def test_says_what_was_found(tmp_path, pretended):
+def test_says_what_was_found(tmp_path, pretended, monkeypatch):
+    monkeypatch.setattr("jpc.bench._report._picture", lambda kind, found, path: "")
     text = invoke("deep", "--out", tmp_path, "--full", "--network", "vgg5", "--seeds", 2).output
     ends = [90.0, 91.0], [80.0, 81.0]
     many = len({c.named for c in pretended if c.place == pretended[0].place}) - 1

@@ -10,7 +10,7 @@ import jax.random as jr
 import numpy as np
 import optax
 import pytest
-from helpers import arrays, assert_close
+from helpers import arrays, assert_close, slowly
 
 import jpc
 from jpc import _checks as checks_module
@@ -46,9 +46,10 @@ def often():
     jax.clear_caches()
 
 
-def by_hand(method, epochs=2):
+@ft.cache
+def by_hand(which, epochs=2):
     """The state, and the share of examples that have converged in each epoch."""
-    state, shares = begin(), []
+    method, state, shares = METHODS[which], begin(), []
     for _ in range(epochs):
         told = []
         for i in range(STEPS):
@@ -67,25 +68,13 @@ METHODS = [jpc.Equilibrium(), jpc.Equilibrium(chords=2, max_steps=0), jpc.Equili
 
 
 @pytest.mark.parametrize(
-    "method",
-    [METHODS[0], *(pytest.param(method, marks=pytest.mark.slow) for method in METHODS[1:])],
-    ids=["default", "two chords", "sketched"],
+    "which", [slowly(0), 1, slowly(2)], ids=["default", "two chords", "sketched"]
 )
-def test_a_matrix_is_carried_along(method):
-    fitted, (state, shares) = fit(step_of(method)), by_hand(method)
+def test_a_matrix_is_carried_along(which):
+    fitted, (state, shares) = fit(step_of(METHODS[which])), by_hand(which)
     assert_close(arrays(fitted.state), arrays(state), rtol=1e-11, atol=1e-12)
     assert_close([record["converged"] for record in fitted.history], shares, rtol=1e-12)
     assert set(fitted.state) == {"model", "optim", "opt_state"}
-
-
-def test_groups_of_an_accelerator_begin_with_a_new_one(monkeypatch):
-    expected, _ = by_hand(METHODS[1])
-    with monkeypatch.context() as patch:
-        patch.setattr(loop_module, "accelerated", lambda: True)
-        jax.clear_caches()
-        state = fit(step_of(METHODS[1])).state
-    jax.clear_caches()
-    assert_close(arrays(state), arrays(expected), rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.slow
@@ -93,7 +82,7 @@ def test_batches_of_an_iterator_are_no_different():
     batches = [(X[i : i + SIZE], Y[i : i + SIZE]) for i in range(0, len(X), SIZE)]
     options = dict(epochs=1, batch_size=SIZE, key=KEY, progress=False)
     fitted = jpc.fit(step_of(METHODS[1]), begin(), batches, **options)
-    expected, _ = by_hand(METHODS[1], epochs=1)
+    expected, _ = by_hand(1, epochs=1)
     assert_close(arrays(fitted.state), arrays(expected), rtol=1e-11, atol=1e-12)
 
 
@@ -128,20 +117,34 @@ def test_a_step_that_does_not_take_it_back_makes_its_own():
     assert "converged" not in fitted.history[0]
 
 
+def traced(method, state):
+    batch = dict(output=Y[:SIZE], input=X[:SIZE])
+    return eqx.filter_eval_shape(step_of(method), **state, **batch)
+
+
+def test_by_default_descent_is_left_out_from_then_on():
+    assert traced(jpc.Equilibrium(), begin())["inference"].max_steps == 0
+
+
 @pytest.mark.slow
 def test_rectifiers_own_matrices_and_other_methods_carry_nothing():
-    batch = dict(output=Y[:SIZE], input=X[:SIZE])
-    traced = lambda method, state: eqx.filter_eval_shape(step_of(method), **state, **batch)
     assert traced(jpc.Equilibrium(), begin("relu"))["inference"] is None
-    assert traced(jpc.Equilibrium(), begin())["inference"].max_steps == 0
     assert traced(jpc.Descent(0.1, 3), begin())["inference"] is None
     assert traced(jpc.Equilibrium(shared=None), begin())["inference"] is None
 
 
+def test_groups_of_an_accelerator_begin_with_a_new_one(monkeypatch):
+    expected, _ = by_hand(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop_module, "accelerated", lambda: True)
+        jax.clear_caches()
+        state = fit(step_of(METHODS[1])).state
+    jax.clear_caches()
+    assert_close(arrays(state), arrays(expected), rtol=1e-11, atol=1e-12)
+
+
 @pytest.mark.parametrize("gain", [1.0, 2.0])
-@pytest.mark.parametrize(
-    "loss", [pytest.param(jpc.squared_error, marks=pytest.mark.slow), jpc.cross_entropy]
-)
+@pytest.mark.parametrize("loss", [slowly(jpc.squared_error), jpc.cross_entropy])
 def test_what_is_certified_in_training_is_right(gain, loss):
     """Against inference to the end. Errors that are small beside those of the batch may be off by
     a part of these; and the estimate, by a factor of three.
@@ -162,7 +165,7 @@ def test_what_is_certified_in_training_is_right(gain, loss):
     assert jnp.all(exact.result == jpc.RESULTS.successful)
 
 
-@pytest.mark.parametrize("gain", [pytest.param(1.0, marks=pytest.mark.slow), 4.0])
+@pytest.mark.parametrize("gain", [slowly(1.0), 4.0])
 def test_a_call_whose_first_try_is_not_enough_is_the_whole_program(gain):
     """A plain call first tries without descent. In somebody's program there is no such try."""
     scale = lambda w: gain * w if eqx.is_array(w) else w

@@ -87,7 +87,8 @@ def kill_after(number, folder, out, delay):
     assert process.wait() == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("when", [(1, 17), slowly((1, 9, 17, 25))], ids=len)
+@pytest.mark.slow
+@pytest.mark.parametrize("when", [(1, 17), (1, 9, 17, 25)], ids=len)
 def test_killed_runs_end_with_the_same_bits(tmp_path, when):
     folder, rng = tmp_path / "run", np.random.default_rng(0)
     expected = start(tmp_path / "expected.npz")
@@ -330,7 +331,7 @@ def interrupt_at(number, original=checkpoint.Saver.after_chunk):
     return interrupt
 
 
-@pytest.mark.parametrize("carries", [True, False])
+@pytest.mark.parametrize("carries", [True, slowly(False)])
 def test_a_method_that_is_carried_along_comes_and_goes(tmp_path, carries, monkeypatch):
     """Also in the middle of an epoch: it learns at once, and not only after some steps."""
     methods = CHORDS, jpc.Descent(optax.sgd(0.1), 3)

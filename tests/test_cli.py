@@ -85,7 +85,10 @@ def train(tmp_path_factory):
     return train
 
 
-@pytest.fixture(params=[slowly(task) if task == "generative" else task for task in TASKS])
+SELDOM = ("generative", "hybrid")
+
+
+@pytest.fixture(params=[slowly(task) if task in SELDOM else task for task in TASKS])
 def run(request, train):
     return RunFolder(train(request.param))
 
@@ -367,9 +370,31 @@ class TestInterruption:
         process.communicate()
         assert 2 <= len(folder.read_metrics()) < 10
 
-    @pytest.mark.parametrize("killed", [False, slowly(True)])
-    def test_changes_nothing(self, digits_run, tmp_path, killed):
-        """Against the run whose configuration it repeats."""
+    def test_changes_nothing(self, digits_run, tmp_path, monkeypatch):
+        """Against the run whose configuration it repeats: stopped after its first epoch."""
+        whole, folder = RunFolder(digits_run), RunFolder(tmp_path / "run")
+        monkeypatch.setattr(plot, "as_file", lambda figure, kind="png": b"\x89PNG")
+
+        def append(self, record, original=RunFolder.append):
+            original(self, record)
+            signal.raise_signal(signal.SIGINT)
+
+        monkeypatch.setattr(RunFolder, "append", append)
+        stopped = invoke("train", whole.config, "--out", folder.path, "--quiet")
+        assert (stopped.exit_code, stopped.stdout) == (130, "")
+        self.check(folder, whole, stopped.stderr, done=0)
+
+    def check(self, folder, whole, errors, done):
+        assert f"saved; resume with: jpc train --resume {folder.path}" in errors
+        assert "Interrupted" in folder.report.read_text()
+        records = [[self.timeless(r) for r in f.read_metrics()] for f in (folder, whole)]
+        assert len(records[0]) > done
+        assert records[0] == records[1][: len(records[0])]
+        assert folder.config.read_bytes() == whole.config.read_bytes()
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("killed", [False, True])
+    def test_changes_nothing_in_a_process(self, digits_run, tmp_path, killed):
         whole, folder = RunFolder(digits_run), RunFolder(tmp_path / "run")
         start = functools.partial(start_process, cache=tmp_path / "cache")
         given = [whole.config, "--out", folder.path]
@@ -382,13 +407,7 @@ class TestInterruption:
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate()
         assert (process.returncode, output) == (130, "")
-        assert f"saved; resume with: jpc train --resume {folder.path}" in errors
-        assert "Interrupted" in folder.report.read_text()
-
-        records = [[self.timeless(r) for r in f.read_metrics()] for f in (folder, whole)]
-        assert len(records[0]) > done
-        assert records[0] == records[1][: len(records[0])]
-        assert folder.config.read_bytes() == whole.config.read_bytes()
+        self.check(folder, whole, errors, done)
 
     def test_nothing_is_left_to_do(self, digits_run, monkeypatch):
         """A run that is finished stays as it is."""

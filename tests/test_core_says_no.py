@@ -1281,7 +1281,10 @@ def test_params_may_hold_what_is_no_callable():
     assert GRAPH(FNS | {"size": X}, *POSED) == GRAPH(FNS, *POSED)
 
 
-@pytest.mark.parametrize("how", [eqx.filter_jit, eqx.filter_checkpoint])
+WRAPPED = [pytest.param(eqx.filter_jit, marks=pytest.mark.slow), eqx.filter_checkpoint]
+
+
+@pytest.mark.parametrize("how", WRAPPED)
 def test_layers_may_be_wrapped_where_their_parameters_are_seen(how):
     """A layer of its own program is the same function, and learns the same."""
     wrapped = [how(layer) for layer in MODEL]

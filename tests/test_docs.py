@@ -35,6 +35,7 @@ def test_training(tmp_path, monkeypatch, capsys):
     assert sum(line.startswith("epoch") for line in lines) == len(names["history"]) + 1
 
 
+@pytest.mark.slow
 def test_learn():
     """By hand: F = (z - 0.5)^2 / 2 + (2 - 2 z)^2 / 2. The table of the page is what its code
     makes.
@@ -209,6 +210,7 @@ def test_monte_carlo():
     assert energies[-1] < energies[0]
 
 
+@pytest.mark.slow
 def test_memory():
     """The half that was not seen is closer to the one stored than chance, which is a half."""
     names = run("variants/memory.md")

@@ -15,7 +15,17 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import Chain, Problem, assert_close, infer, make_problem, scalings, to, weights
+from helpers import (
+    Chain,
+    Problem,
+    assert_close,
+    infer,
+    make_problem,
+    scalings,
+    slowly,
+    to,
+    weights,
+)
 
 import jpc
 from jpc._energy import Unfolded
@@ -88,7 +98,7 @@ def assert_converged(problem, inferred, rtol, chain=None):
 
 
 LINEAR = make_problem("linear", (3, 4, 4, 4, 2), gain=1.5)
-KINDS = [("sp", False), ("mupc", True)]
+KINDS = [slowly(("sp", False)), ("mupc", True)]
 
 
 @dataclasses.dataclass
@@ -198,7 +208,7 @@ def test_hard_cases_converge(name, rtol):
     assert_converged(problem, solve(problem, jpc.Equilibrium(rtol=rtol)), rtol)
 
 
-@pytest.mark.parametrize("chords", [1, 5])
+@pytest.mark.parametrize("chords", [slowly(1), 5])
 @pytest.mark.parametrize("name", HARD)
 def test_chords_alone_are_honest(name, chords):
     problem = HARD[name]()
@@ -309,8 +319,8 @@ def deep(depth, param_type, width=4, batch=4):
     return problem, layers, Chain(matrices, "tanh", scales=scales, skips=skips)
 
 
-@pytest.mark.parametrize("param_type", ["sp", pytest.param("mupc", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("depth", [30, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("param_type", ["sp", slowly("mupc")])
+@pytest.mark.parametrize("depth", [18, slowly(30), slowly(100)])  # Chords in a loop.
 def test_deep_networks(depth, param_type):
     problem, layers, chain = deep(depth, param_type)
     nodes, clamps = pose(problem, chain)[1:]
@@ -345,7 +355,7 @@ def test_a_sketch_is_enough_for_a_large_output(monkeypatch):
     assert_converged(WIDE, inferred, 1e-6, WIDE.chain(precisions=[1.0, 1e-3]))
 
 
-@pytest.mark.parametrize("shared", [1, None])
+@pytest.mark.parametrize("shared", [1, slowly(None)])
 def test_iterations_with_a_sketch_stay_finite(shared):
     """Too few of them, and far too strong an output."""
     method = jpc.Equilibrium(chords=2, max_steps=0, dense=1, shared=shared)
@@ -369,16 +379,21 @@ def test_a_sketch_of_full_rank_is_the_matrix(loss):
     layers, nodes, clamps = pose(problem)
     network = jpc.PCEnergy(loss).network(layers)
     unfolded, free, given = Unfolded.of(network, nodes, clamps)
-    example = jax.tree.map(lambda x: x[0], (free, given))
-    A, H = equilibrium_module.derivatives(unfolded, *example)
-    sketch = Sketch.of(unfolded, *example, rank=5)
     t = jnp.arange(6.0)
-    assert_close(sketch(t), A @ t, rtol=1e-8, atol=1e-8)
-    yhat = unfolded.predict(*example)[0][2]
-    of = lambda y: unfolded.loss({2: y}, example[1])
+
+    @jax.jit
+    def found(free, given):
+        A, H = equilibrium_module.derivatives(unfolded, free, given)
+        sketch = Sketch.of(unfolded, free, given, rank=5)
+        yhat = unfolded.predict(free, given)[0][2]
+        of = lambda y: unfolded.loss({2: y}, given)
+        solved = [s.solve(of, yhat, t) for s in (sketch, sketch.invert(of, yhat))]
+        return A, H, sketch(t), *solved
+
+    A, H, product, *solved = found(*jax.tree.map(lambda x: x[0], (free, given)))
+    assert_close(product, A @ t, rtol=1e-8, atol=1e-8)
     expected = np.linalg.solve(np.eye(6) + H @ A, t)
-    assert_close(sketch.solve(of, yhat, t), expected, rtol=1e-8, atol=1e-8)
-    assert_close(sketch.invert(of, yhat).solve(of, yhat, t), expected, rtol=1e-8, atol=1e-8)
+    assert_close(solved, [expected, expected], rtol=1e-8, atol=1e-8)
 
 
 @pytest.mark.slow

@@ -496,6 +496,7 @@ TABLE = {
 }
 # They take seconds to compile, and others like them are there.
 SELDOM = {"max_steps", "rate of an amortiser", "Euler, large dt", "rate of the theory"}
+SELDOM |= {"inf in the input"}  # The output has it, too.
 CASES = [
     pytest.param(*case, id=f"{group}: {name}", marks=[pytest.mark.slow] * (name in SELDOM))
     for group, cases in TABLE.items()

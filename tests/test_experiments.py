@@ -56,7 +56,7 @@ def read(path):
         return list(csv.DictReader(file))
 
 
-OFTEN = ("fig1", "fig2", "fig4")  # The others wait for `make slow`.
+OFTEN = ("fig1", "fig4")  # The others wait for `make slow`.
 NAMES = [pytest.param(n, marks=[pytest.mark.slow] * (n not in OFTEN)) for n in FIGURES]
 
 
@@ -211,6 +211,8 @@ def pretended(monkeypatch):
         return [[dict(row, step=0), row] for _ in cells]
 
     monkeypatch.setattr(run_module, "run_cells", run)
+    picture = lambda kind, found, path: f"![{path.name}]({path.name}.png)"
+    monkeypatch.setattr("jpc.experiments._report._picture", picture)
 
 
 def test_what_is_not_there_is_said(tmp_path, pretended, monkeypatch):
@@ -415,7 +417,7 @@ def test_numbers_of_several_places_are_not_put_together(tmp_path, measure, other
 # --- the numbers ---
 
 
-@pytest.mark.parametrize("solver", ["euler", slowly("heun"), "equilibrium"])
+@pytest.mark.parametrize("solver", ["euler", slowly("heun"), slowly("equilibrium")])
 def test_training_is_the_library_step(solver):
     """Four steps, against `make_pc_step` in a loop."""
     cell = dataclasses.replace(CELL, solver=solver)
@@ -478,9 +480,10 @@ def test_a_time_is_the_median_of_three_unless_it_is_long(monkeypatch, times, med
     assert (ms, int(evaluations), list(taken)) == (median, 5, [])
 
 
-def test_the_closed_form_is_the_energy_at_convergence(out):
+@pytest.mark.slow
+def test_the_closed_form_is_the_energy_at_convergence(make):
     """And a flow that has not converged is above it, less so the longer it goes on."""
-    rows = read(out / "fig2.csv")
+    rows = read(make("fig2") / "fig2.csv")
     for name in ("energy", "energy_of_flow"):
         assert all(float(row[name]) > float(row["theory"]) for row in rows)
     assert max(float(row["gradient_norm"]) for row in rows if row["gradient_norm"]) < 1e-12

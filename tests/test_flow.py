@@ -283,6 +283,7 @@ def test_recording_on_a_grid_is_solving_to_each_time(reduction):
         assert_close(at(trajectory.values, i), free(infer(flow(t), PC, *PROBLEM.posed())))
 
 
+@pytest.mark.slow
 def test_recording_on_a_grid_interpolates_adaptive_steps():
     record = jpc.Record(ts=jnp.array([0.3, 1.1, 1.9]))
     trajectory = infer(tsit5(2.0), PC, *PROBLEM.posed(), record=record).trajectory

@@ -171,7 +171,7 @@ def test_states_that_nothing_moves():
         return jnp.sum(nodes["h"] ** 2) + jnp.sum(nodes["leaf"] ** 2)
 
     closed = lambda x, y: jnp.sum(((2 * x + 3 * y) / 10) ** 2) + jnp.sum(x**2)
-    found, expected = (jax.grad(fn, argnums=(0, 1))(x, y) for fn in (solved, closed))
+    found, expected = (jax.jit(jax.grad(fn, argnums=(0, 1)))(x, y) for fn in (solved, closed))
     assert_close(found, expected)
 
 
@@ -240,6 +240,7 @@ def test_predictions_may_close_over_their_parameters():
 
     assert_close(solved(params), closed(params))
     found, expected = (
-        jax.grad(lambda p, fn=fn: jnp.sum(jnp.sin(fn(p))))(params) for fn in (solved, closed)
+        jax.jit(jax.grad(lambda p, fn=fn: jnp.sum(jnp.sin(fn(p)))))(params)
+        for fn in (solved, closed)
     )
     assert_close(found, expected, atol=1e-9)

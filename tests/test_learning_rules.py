@@ -104,7 +104,7 @@ def test_limit_is_the_closed_form_of_a_linear_network():
         assert_close(inferred.stats["relaxed"], np.ones(3))
 
 
-@pytest.mark.parametrize("name", ["ce", "graph"])
+@pytest.mark.parametrize("name", [pytest.param("ce", marks=pytest.mark.slow), "graph"])
 def test_finite_nudges_tend_to_the_limit(name):
     """Centred ones with an error of the second order, one-sided ones of the first; the penalty
     counts once. `beta` is traced, so that all of them are one program.
@@ -173,7 +173,7 @@ def test_chords_find_what_each_example_needs():
     close(often, own, 1e-10)
     assert np.all(sure.result == jpc.RESULTS.successful)
     assert np.any(said.result == jpc.RESULTS.stopped_early)
-    ready = one().prepare(*problem[:2], *problem[2])
+    ready = eqx.filter_jit(jpc.Nudged.prepare)(one(), *problem[:2], *problem[2])
     close(gradient(ready, *problem)[0], once)
 
 

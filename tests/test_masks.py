@@ -15,7 +15,7 @@ import jax.random as jr
 import numpy as np
 import optax
 import pytest
-from helpers import arrays, assert_close, log_softmax, make_problem, weights
+from helpers import arrays, assert_close, log_softmax, make_problem, slowly, weights
 
 import jpc
 
@@ -83,7 +83,7 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [slowly(m) if m == "flow" else m for m in METHODS])
 def test_what_is_missing_of_the_output_is_its_conditional_mean(name):
     options, tolerance = METHODS[name]
     for mask in (HALF, EACH):
@@ -99,7 +99,7 @@ def test_what_is_missing_of_the_output_is_its_conditional_mean(name):
         assert_close(end[-1], predicted, rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize("mask", [None, EACH])
+@pytest.mark.parametrize("mask", [slowly(None), EACH])
 def test_what_is_missing_of_the_input_is_its_conditional_mean(mask):
     """An associative memory: the input of some units and the output, of all or of some."""
     expected = expect(np.ones_like(EACH) if mask is None else mask, INPUT)
@@ -260,7 +260,7 @@ def test_a_mask_of_everything_changes_nothing():
         assert_close(answer["model_grad_norms"], plain["model_grad_norms"], rtol=1e-12)
 
 
-@pytest.mark.parametrize("loss", ["mse", "ce"])
+@pytest.mark.parametrize("loss", [slowly("mse"), "ce"])
 def test_examples_without_a_label_add_nothing(loss):
     """A batch in which some labels are missing learns from the others, by their own part."""
     some = step(spoil(Y, LABELLED[:, None]), loss=loss, mask=LABELLED, calculate_accuracy=True)

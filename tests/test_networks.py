@@ -135,6 +135,7 @@ def test_residual_mlp_adds_the_state_to_its_prediction(param_type):
     assert_close(states, chain.feedforward(x)[1:])
     y, optim = jnp.ones((6, 2)), optax.sgd(0.1, momentum=0.9)
     state = optim.init(eqx.filter((model, skips), eqx.is_array))
+    options |= dict(inference=jpc.Descent(0.1, 3))
     step = jpc.make_pc_step(model, optim, state, y, x, **options)
     hidden = [np.asarray(z) for z in step["activities"][:-1]]
     learned = chain.weight_grads([x, *hidden, y])
@@ -142,17 +143,15 @@ def test_residual_mlp_adds_the_state_to_its_prediction(param_type):
     assert_close(weights(step["model"]), expected)
 
 
-def test_residual_mupc_states_do_not_depend_on_depth():
+@pytest.mark.parametrize("depth", [10, 40, slowly(100)])
+def test_residual_mupc_states_do_not_depend_on_depth(depth):
     """The limit of a linear network: each of the L - 2 residual layers multiplies the second
     moment of the state by 1 + 1/L, so that it tends to e, whatever the depth."""
     x = jr.normal(jr.key(1), (20, 50))
-    for depth in (10, 100):
-        model, skips = jpc.make_residual_mlp(
-            jr.key(0), 50, 200, depth, 2, "linear", param_type="mupc"
-        )
-        states = jpc.init_activities_with_ffwd(model, x, skip_model=skips, param_type="mupc")
-        growth = np.mean(np.square(states[-2])) / np.mean(np.square(states[0]))
-        np.testing.assert_allclose(growth, (1 + 1 / depth) ** (depth - 2), rtol=0.1)
+    model, skips = jpc.make_residual_mlp(jr.key(0), 50, 200, depth, 2, "linear", param_type="mupc")
+    states = jpc.init_activities_with_ffwd(model, x, skip_model=skips, param_type="mupc")
+    growth = np.mean(np.square(states[-2])) / np.mean(np.square(states[0]))
+    np.testing.assert_allclose(growth, (1 + 1 / depth) ** (depth - 2), rtol=0.1)
 
 
 # --- convolutional networks ---
@@ -268,10 +267,10 @@ def test_every_cnn_learns_at_its_equilibrium(size, monkeypatch):
 
 
 @pytest.mark.usefixtures("quick_compilation")
-def test_cnn_with_max_pooling_learns_at_lower_energy():
+@pytest.mark.parametrize("method", [jpc.Equilibrium(max_steps=0), slowly(jpc.Descent(0.1, 200))])
+def test_cnn_with_max_pooling_learns_at_lower_energy(method):
     """Its energy has kinks, where the gradient does not vanish: not as exactly."""
-    methods = [jpc.Equilibrium(max_steps=0), jpc.Descent(0.1, 200)]
-    for left, off in cnn_steps("vgg5", "max", methods):
+    for left, off in cnn_steps("vgg5", "max", [method]):
         assert left < 0.11  # The jumps at the kinks; descent leaves 0.085.
         assert off < 0.1
 

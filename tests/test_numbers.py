@@ -3,6 +3,7 @@
 `numbers_of_pages.py` says how. The pages of docs/results are what `--draw` writes.
 """
 
+import functools as ft
 import re
 from collections.abc import Iterator
 from decimal import Decimal
@@ -75,6 +76,12 @@ def missing(values: list[float | None], tokens: list[str | None]) -> list[float 
     return []
 
 
+@ft.cache
+def values_of(way: str, files: tuple[Path, ...]) -> list[float | None]:
+    function: Any = getattr(numbers_of_pages, way)
+    return list(function(*map(numbers_of_pages.rows_of, files)))
+
+
 def wrong(claim: Claim, text: str) -> list:
     """What a text says that does not follow from the files of a claim."""
     shown = cells(text) if text.lstrip().startswith("|") else text
@@ -82,8 +89,7 @@ def wrong(claim: Claim, text: str) -> list:
         known = " ".join(path.read_text() for path in claim.files)
         told = TOLD.findall(shown)
         return [number for number in told if number not in known] if told else ["no number"]
-    way: Any = getattr(numbers_of_pages, claim.way)
-    values, tokens = list(way(*map(numbers_of_pages.rows_of, claim.files))), printed(shown)
+    values, tokens = values_of(claim.way, claim.files), printed(shown)
     if claim.some or shown is text:
         return missing(values, tokens)
     return [pair for pair in zip(tokens, values, strict=True) if not agrees(*pair)]

@@ -192,10 +192,22 @@ LONG = {"measure_regime", "equilibrium_gap", "FlowOptions", "test_generative_pc"
 LONG |= {"compute_infer_energies", "AbstractInference", "Langevin", "make_mcpc_step", "make_cnn"}
 LONG |= {"BPCEnergy", "Checkpoints", "LocalEnergy", "Nudged", "test_hpc", "FixedPrediction", "ZIL"}
 LONG |= {"Minimise", "Learned", "filter_sequence", "InErrors", "make_tpc_step", "Backprop"}
+LONG |= {"Fitted", "finish", "make_bpc_step", "learn", "smooth_sequence", "make_hpc_step"}
+LONG |= {"compute_linear_equilib_energy_grads", "update_linear_equilib_energy_params"}
+LONG |= {"compute_hpc_param_grads", "make_step", "make_ipc_step", "Record", "Trajectory"}
+LONG |= {"compute_linear_equilib_rescaling", "compute_linear_activity_solution", "Masked"}
+LONG |= {"update_bpc_params", "compute_bpc_param_grads", "make_residual_mlp", "get_t_max"}
 NAMES = [
     pytest.param(name, marks=[pytest.mark.slow] * (name in LONG))
     for name in sorted(set(public_names()) - NO_EXAMPLE)
 ]
+
+
+def test_examples_that_wait_are_there():
+    for name in LONG:
+        text = inspect.getdoc(getattr(jpc, name)) or ""
+        (code,) = EXAMPLE.findall(text) or SHARED.findall(text)
+        assert ast.parse(code).body
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -9,7 +9,17 @@ import jax.random as jr
 import numpy as np
 import optax
 import pytest
-from helpers import Chain, arrays, assert_close, log_softmax, make_problem, scalings, to, weights
+from helpers import (
+    Chain,
+    arrays,
+    assert_close,
+    log_softmax,
+    make_problem,
+    scalings,
+    slowly,
+    to,
+    weights,
+)
 
 import jpc
 
@@ -66,10 +76,10 @@ CASES = {
 }
 
 
-@pytest.fixture(scope="module", params=CASES.values(), ids=CASES.keys())
+@pytest.fixture(scope="module", params=[slowly("default"), "everything"])
 def case(request):
     """A case, with the whole step and its parts."""
-    case = request.param
+    case = CASES[request.param]
     skip_model = jpc.make_skip_model(3) if case.skips else None
     params, state = (PROBLEM.model, skip_model), init(PROBLEM.model, skip_model)
     case.step = jpc.make_pc_step(

@@ -9,6 +9,7 @@ import jax.random as jr
 import numpy as np
 import optax
 import pytest
+from helpers import slowly
 from sklearn.datasets import load_digits
 
 import jpc
@@ -75,7 +76,7 @@ def test_supervised_generative(digits):
     assert accuracy > 50
 
 
-@pytest.mark.parametrize("direction", ["images", "labels"])
+@pytest.mark.parametrize("direction", ["images", slowly("labels")])
 def test_unsupervised(digits, direction):
     """No input: what is clamped is explained better and better, images or labels."""
     train, _ = digits
