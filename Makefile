@@ -19,7 +19,6 @@ test: $(TOOLS)
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 # What `make test` leaves out: examples and pages that take long, and further cases of its tests.
-# About 12 minutes.
 slow: $(TOOLS)
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 

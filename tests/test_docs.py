@@ -35,7 +35,6 @@ def test_training(tmp_path, monkeypatch, capsys):
     assert sum(line.startswith("epoch") for line in lines) == len(names["history"]) + 1
 
 
-@pytest.mark.slow
 def test_learn():
     """By hand: F = (z - 0.5)^2 / 2 + (2 - 2 z)^2 / 2. The table of the page is what its code
     makes.
