@@ -4,7 +4,10 @@ document$.subscribe(({ body }) => {
     const link = Object.assign(document.createElement("a"), { href: picture.src });
     picture.replaceWith(link);
     link.append(picture);
-    const measure = () => picture.classList.toggle("wide", picture.naturalWidth > 2 * picture.naturalHeight);
+    const measure = () => {
+      const { naturalWidth: width, naturalHeight: height } = picture;
+      picture.classList.toggle("wide", width > 2 * height && width > 560);
+    };
     picture.complete ? measure() : picture.addEventListener("load", measure);
   }
 });
