@@ -186,7 +186,9 @@ def test_deep():
 
 @pytest.mark.slow
 def test_train_on_your_data(tmp_path, monkeypatch):
-    """New leaves are found to be of the tree whose typical leaf is nearest."""
+    """New leaves are found to be of the tree whose typical leaf is nearest. A network of one's own
+    tells lines apart, where chance is a half.
+    """
     monkeypatch.chdir(tmp_path)
     names = run("own.md")
     assert names["accuracy"] > 90 and names["how_sure"].min() > 0.9
@@ -194,6 +196,7 @@ def test_train_on_your_data(tmp_path, monkeypatch):
     typical = np.array(list(names["typical"].values()))
     nearest = np.argmin(np.linalg.norm(leaves[:, None] - typical, axis=2), axis=1)
     assert names["trees"] == [list(names["typical"])[i] for i in nearest]
+    assert names["right"] > 0.9
     assert (
         "\n    ".join(Path("leaves.csv").read_text().splitlines()[:3])
         in (DOCS / "own.md").read_text()

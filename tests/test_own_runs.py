@@ -255,6 +255,14 @@ class TestDescription:
         found = json.loads(succeed("data", "describe", place / "numbers.npz", "--json"))
         assert found["train"] == 80 and "mean 998.8" in found["target y 1"]
 
+    def test_zeros_are_zeros(self, tmp_path):
+        """Which they are not quite, once they have been normalised and restored."""
+        rows = [f"{i % 7 * 0.73:.2f},{i % 3 * 1.1:.1f},{'ab'[i % 2]}" for i in range(40)]
+        (tmp_path / "zeros.csv").write_text("\n".join(["p,q,kind", *rows]))
+        said = succeed("data", "describe", tmp_path / "zeros.csv")
+        assert re.search(r"^feature p +0 to 4\.38,", said, re.MULTILINE)
+        assert re.search(r"^feature q +0 to 2\.2,", said, re.MULTILINE)
+
     def test_of_what_is_not_there(self):
         assert "'x' is no data set" in fail("data", "describe", "x")
         assert "x.csv: there is no such file" in fail("data", "describe", "x.csv")

@@ -103,8 +103,9 @@ plt.show()
 
 # %% [markdown]
 # Look for the stars, the best rate of each network. (Losses above 0.6 are drawn at 0.6.)
-# On the left each network wants another rate. On the right the stars are above each
-# other: the rate that is best for the small network is best for the others, too.
+# On the left the larger networks want other rates than the small one. On the right the
+# stars are above each other: the rate that is best for the small network is best for the
+# others, too.
 #
 # ## Using it
 #

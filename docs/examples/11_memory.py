@@ -155,9 +155,9 @@ plt.legend()
 plt.show()
 
 # %% [markdown]
-# The memory has a limit. All images come back while there are clearly more latent units
-# than images. Beyond that the network still knows what digits look like, but it no longer
-# knows each of these.
+# The memory has a limit. It keeps all of 16 images, and loses some of 32, half as many as
+# there are latent units. Beyond that the network still knows what digits look like, but
+# it no longer knows each of these.
 #
 # ## What to try next
 #

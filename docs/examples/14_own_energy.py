@@ -28,7 +28,7 @@ EPOCHS = 60 if SMALL else 250
 # %% [markdown]
 # ## Data with outliers
 #
-# The data are a sine with a little noise, and one point in six is off by a lot.
+# The data are a sine with a little noise, and some points are off by a lot.
 
 # %%
 rng = np.random.default_rng(0)

@@ -44,9 +44,9 @@ def axes(width: float, height: float, columns: int = 1):
 
 def draw_chain() -> None:
     """States, predictions and errors."""
-    figure = Figure(figsize=(7.4, 2.3), layout="constrained")
+    figure = Figure(figsize=(5.2, 1.5), layout="constrained")
     axis = figure.subplots()
-    axis.set(xlim=(-0.7, 9.7), ylim=(-1.45, 1.25), aspect="equal")
+    axis.set(xlim=(-0.9, 10.2), ylim=(-1.3, 1.25), aspect="equal")
     axis.axis("off")
     for i in range(4):
         given = i in (0, 3)
@@ -61,7 +61,7 @@ def draw_chain() -> None:
             arrow = FancyArrowPatch((3 * i - 2.4, 0), (3 * i - 0.6, 0), mutation_scale=14)
             arrow.set(arrowstyle="-|>", color="k")
             axis.add_patch(arrow)
-            axis.text(3 * i - 1.5, 0.25, f"$f_{i}(z_{i - 1})$", **_centred())
+            axis.text(3 * i - 1.5, 0.4, f"$f_{i}(z_{i - 1})$", **_centred())
             axis.text(3 * i, -0.85, f"$e_{i} = z_{i} - f_{i}(z_{i - 1})$", color=RED, **_centred())
     save(figure, "chain")
 

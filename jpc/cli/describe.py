@@ -66,6 +66,8 @@ def _share(values: np.ndarray) -> str:
 
 
 def _range(values: np.ndarray) -> str:
+    # They were normalised and restored in float32, which leaves a little of what was zero.
+    values = np.where(np.abs(values) < 1e-6 * np.abs(values).max(), 0.0, values)
     low, high = values.min(), values.max()
     return f"{low:.4g} to {high:.4g}, mean {values.mean():.4g}, deviation {values.std():.4g}"
 

@@ -1,0 +1,13 @@
+// A click on a picture opens it in full size. On a narrow page wide pictures scroll (extra.css).
+document$.subscribe(({ body }) => {
+  for (const picture of body.querySelectorAll("article p > img")) {
+    const link = Object.assign(document.createElement("a"), { href: picture.src });
+    picture.replaceWith(link);
+    link.append(picture);
+    const measure = () => {
+      const { naturalWidth: width, naturalHeight: height } = picture;
+      picture.classList.toggle("wide", width > 2 * height && width > 560);
+    };
+    picture.complete ? measure() : picture.addEventListener("load", measure);
+  }
+});
