@@ -48,8 +48,13 @@ def find_columns(
     )
     features = [i for i in rest if i not in targets]
     if not features:
-        what = "one column" if len(cells) == 1 else "no column left to learn from"
-        raise DataError(f"{path} has {what}: it needs features and a target, with commas.")
+        if len(cells) == 1:
+            what = f"one column, {cells[0][:40]!r} in its first line"
+            raise DataError(
+                f"{path} has {what}: it needs features and a target, with commas, semicolons or "
+                "tabs between them, and their names, if any, in the first line."
+            )
+        raise DataError(f"{path} has no column left to learn from: leave out fewer.")
     return Columns(header, names, features, targets)
 
 
