@@ -167,9 +167,8 @@ def _curves(records: Sequence[Record]) -> Part:
     text += " Where test goes up and training down, it overfits." if len(losses) > 1 else ""
     drawn += _curve("Loss", losses, records, "loss", text)
     for name in others:
-        drawn += _curve(
-            name_metric(name).capitalize(), [name], records, name_metric(name), "After each epoch."
-        )
+        called, text = WORDS.get(name, (name_metric(name), "after each epoch"))
+        drawn += _curve(called.capitalize(), [name], records, called, f"{text.capitalize()}.")
     return Part("Learning curves", drawings=drawn)
 
 
