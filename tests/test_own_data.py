@@ -536,6 +536,18 @@ def test_new_data_that_does_not_fit(tmp_path):
         schema.encode(new.targets, "new.csv")
 
 
+@pytest.mark.parametrize("kind", ["", "pink", "?"])
+@pytest.mark.parametrize("header", [True, False])
+def test_targets_that_are_not_wanted_are_not_looked_at(tmp_path, kind, header):
+    """As in a table that is yet to be filled in."""
+    schema = load(write_csv(tmp_path / "my.csv", table(WORDS)[0 if header else 1 :])).schema
+    rows = [["a", "b", "c", "kind"], *([*x, kind] for x in X.tolist())]
+    path = write_csv(tmp_path / "new.csv", rows[0 if header else 1 :])
+    new = read_like(path, schema, targets=False)
+    assert new.targets is None
+    np.testing.assert_allclose(new.inputs, schema.normalise(X), rtol=1e-6)
+
+
 def test_new_images(tmp_path):
     """One image, a flat folder, and arrays of other types are the same pixels."""
     folder = write_images(tmp_path / "pics", [(6, 6)] * 20)

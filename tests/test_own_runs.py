@@ -119,7 +119,8 @@ class TestClasses:
         last = RunFolder(iris).read_metrics()[-1]
         found = json.loads(succeed("eval", iris, "--data", place / "test.csv", "--json"))
         assert found["test_acc"] == pytest.approx(last["test_acc"], abs=4)  # A double or two.
-        assert "has no targets" in fail("eval", iris, "--data", unlabelled(place))
+        said = fail("eval", iris, "--data", unlabelled(place))
+        assert f"has no targets to compare with: jpc predict {iris} {place / 'new.csv'}" in said
 
     def test_are_predicted(self, iris, place):
         out = place / "new" / "predictions.csv"
@@ -131,6 +132,9 @@ class TestClasses:
                                              ["3", "virginica"]]  # fmt: skip
         assert all(1 / 3 < float(row[2]) <= 1 for row in rows)
         assert succeed("predict", iris, unlabelled(place)) == out.read_text()
+        head, *lines = unlabelled(place).read_text().splitlines()
+        (place / "open.csv").write_text("\n".join([f"{head},species", *(f"{x}," for x in lines)]))
+        assert succeed("predict", iris, place / "open.csv") == out.read_text()
 
     def test_predictions_destroy_nothing(self, iris, place):
         data = unlabelled(place)

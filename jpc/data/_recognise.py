@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from .._given import check_flags
 from .._types import Given
 from ._own import DataError, Found, Name, NoTargetsError, Part, Target, read_own
 from ._schema import (
@@ -68,15 +69,17 @@ def load_own(
     return schema, ready, found.note
 
 
-def read_like(name: Given[Name], schema: Given[Schema]) -> Part:
+def read_like(name: Given[Name], schema: Given[Schema], *, targets: Given[bool] = True) -> Part:
     """Reads more data of the same kind: the test data of a file if it has any, otherwise all of
-    it. The inputs are normalised in the same way as those before. So are the targets, which may
-    be missing.
+    it. The inputs are normalised in the same way as those before. The targets, which may be
+    missing, are as they are in the file: `schema.encode` makes numbers of them. With
+    `targets=False` they are not looked at, so that they may be empty or unknown.
     """
     if not (isinstance(name, str | os.PathLike) and isinstance(schema, Schema)):
         raise TypeError(f"Give a path and a schema, got {name!r:.80} and {schema!r:.80}.")
     where = os.fspath(name)
-    found = read_own(name, like=schema.like)
+    check_flags(targets=targets)
+    found = read_own(name, like=schema.like._replace(wanted=targets))
     part = found.parts.get("test", found.parts.get("train"))
     if part is None:
         raise DataError(f"{where} has {' and '.join(found.parts)} data only.")
@@ -85,12 +88,12 @@ def read_like(name: Given[Name], schema: Given[Schema]) -> Part:
     inputs = inputs.reshape(len(inputs), *schema.shape)
     scaled = inputs.astype(np.float32) / found.white if found.white else schema.scale(inputs)
     check_range(where, schema, scaled)
-    targets = part.targets if schema.targets else None
-    if targets is not None and _is_one_hot(targets) and schema.classes:
-        targets = np.array(schema.classes)[np.argmax(targets, axis=1)]
+    known = part.targets if schema.targets and targets else None
+    if known is not None and _is_one_hot(known) and schema.classes:
+        known = np.array(schema.classes)[np.argmax(known, axis=1)]
     normalised = schema.normalise(scaled)
     check_finite(where, schema, normalised)
-    return Part(normalised, targets, part.names)
+    return Part(normalised, known, part.names)
 
 
 def _complete(where: str, key: str, part: Part, none: bool) -> tuple[np.ndarray, np.ndarray]:
