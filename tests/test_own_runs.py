@@ -232,6 +232,17 @@ class TestSettings:
         assert (config.training.epochs, config.training.batch_size) == (3, 5)
         assert config.optimiser.learning_rate == 0.5
 
+    def test_a_loaded_run_has_its_targets(self, tmp_path):
+        lines = [f"{i},{i * i},{i % 7}.5" for i in range(40)]
+        (tmp_path / "my.csv").write_text("\n".join(["a,b,c", *lines]))
+        given = dict(data=dict(dataset=str(tmp_path / "my.csv"), target="a,b"))
+        config = check.make_config(given)
+        dataset = own.load_own(config.data, flatten=True)
+        RunFolder(tmp_path / "run").begin(own.settle(config, dataset))
+        run = jpc.load_run(tmp_path / "run")
+        assert run.data.schema.targets == ("a", "b")
+        np.testing.assert_array_equal(run.data.train[0], dataset.train[0])
+
     def test_names(self):
         names = {"a/my data.csv": "my data", "mod.ule:make": "make", "mnist": "mnist", "/": "data"}
         assert {path: Data(dataset=path).name for path in names} == names

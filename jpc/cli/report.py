@@ -124,10 +124,11 @@ _STATES = {
 
 
 def describe_method(config: Config) -> str:
-    """`mlp 3 x 256, equilibrium, seed 0`."""
-    network = config.network
+    """`mlp 3 x 256, nudged, equilibrium, seed 0`."""
+    network, rule = config.network, config.training.rule
     shape = f"{network.depth} x {network.width}" if network.kind == "mlp" else network.channels
-    return f"{network.kind} {shape}, {config.inference.method}, seed {config.training.seed}"
+    method = config.inference.method if rule == "pc" else f"{rule}, {config.inference.method}"
+    return f"{network.kind} {shape}, {method}, seed {config.training.seed}"
 
 
 def _numbers(records: Sequence[Record]) -> list[Number]:
