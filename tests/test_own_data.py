@@ -86,6 +86,31 @@ def test_large_numbers_keep_their_digits(tmp_path):
     assert len(np.unique(x)) == len(x)
 
 
+@pytest.mark.parametrize("first", [1.7e12, 2.0**53])
+def test_large_numbers_that_differ_little_are_normalised(tmp_path, first):
+    """Milliseconds of a minute vary by less than the digits of float32, and are not constant."""
+    rows = [["t", "kind"], *([f"{first + i:.0f}", "xy"[i // 2 % 2]] for i in range(0, 80, 2))]
+    x = load(write_csv(tmp_path / "my.csv", rows)).train[0]
+    np.testing.assert_allclose((x.mean(), x.std()), (0, 1), atol=0.1)
+
+
+@pytest.mark.parametrize("first", [10**6, 10**15, 10**18])
+@pytest.mark.parametrize("ending", ["csv", "npz"])
+def test_classes_that_are_long_codes(tmp_path, first, ending):
+    """They differ in their last digits only."""
+    codes, path = [first + i for i in range(3)], tmp_path / f"my.{ending}"
+    labels = [codes[i % 3] for i in range(60)]
+    if ending == "npz":
+        np.savez(path, x=X, y=np.array(labels))
+    else:
+        write_csv(path, table(np.array(labels)))
+    data = load(path)
+    assert data.classes == tuple(map(str, codes))
+    new = read_like(path, data.schema)
+    encoded = data.schema.encode(new.targets, "my")
+    np.testing.assert_array_equal(encoded, [i % 3 for i in range(60)])
+
+
 def test_constant_columns_do_no_harm(tmp_path):
     rows = [["a", "b", "kind"], *([0.1, i, "xy"[i % 2]] for i in range(20))]
     assert np.abs(load(write_csv(tmp_path / "my.csv", rows)).train[0][:, 0]).max() < 1e-9
@@ -155,6 +180,12 @@ BAD_TABLES = {
     "": "is empty",
     "a,b,c\n": "no rows",
     "a\n1\n2\n": "one column",
+    "# mine\n" + GOOD: "one column, '# mine' in its first line.*semicolons or tabs",
+    GOOD.replace("\n", ",\n"): "the last column, which has no name, is empty.*the comma off",
+    GOOD.replace("3.5,2", '"3,500",2'): "'3,500' .* Write 3.500, with a point, or 3500",
+    GOOD.replace("3.5,2", "1e200,2"): "'a': numbers too large",
+    "a,y\n" + "".join(f"{i},7.5\n" for i in range(30)): "y is 7.5 everywhere",
+    "a,y\n" + "".join(f"{i},{i}.5e200\n" for i in range(30)): "'y': numbers too large",
     "a,b\n1,x\n2,y\n": "2 examples: at least 5",
     "a,b\n" + "1,x\n" * 20: "one class",
     "a,b\n" + "".join(f"{i},n{i}\n" for i in range(30)): "30 different targets in 30 examples",
@@ -322,15 +353,25 @@ def test_functions(tmp_path, monkeypatch):
         "def parts(): return (x, x[:, :1]), (x[:5], x[:5, :1])\n"
         "def named(): return dict(inputs=x, labels=np.arange(20) % 2)\n"
         "def wrong(): return x\n"
+        "def needs(n): return x\n"
+        "def fails(): return {}['k']\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", sys.path.copy())
     assert load("my_own_data:pair").classes == ("a", "b")
     assert len(load("my_own_data:parts").test[1]) == 5
     assert load("my_own_data:named").classes == ("0", "1")
-    for name, message in (("wrong", "must return"), ("none", "no attribute 'none'")):
+    wrong = dict(
+        wrong="must return",
+        none="no attribute 'none'",
+        x="x is of type ndarray: name a function",
+        needs="needs is called without arguments: .*'n'",
+    )
+    for name, message in wrong.items():
         with pytest.raises(DataError, match=message):
             load(f"my_own_data:{name}")
+    with pytest.raises(RuntimeError, match="my_own_data:fails failed: KeyError: 'k'"):
+        load("my_own_data:fails")
 
 
 def pickled(path):
@@ -365,6 +406,8 @@ BAD_ARRAYS = {
     "not an npz": lambda path: path.write_text("hello"),
     "the keys are 'foo', 'bar'. Call them x and y": whole(foo=X, bar=LABELS),
     "no targets": whole(x=X),
+    "no targets of its test data": whole(x_train=X, y_train=LABELS, x_test=X),
+    "has key 'y_test', but no inputs x_test": whole(x_train=X, y_train=LABELS, y_test=LABELS),
     "'x' has the shape \\(60, 3\\), 'y' \\(20,\\)": whole(x=X, y=LABELS[:20]),
     "'x' and 'images' may both be": whole(x=X, images=X, y=LABELS),
     "'x' is not finite at \\[3, 1\\]": whole(x=np.where(X[3, 1] == X, np.nan, X), y=LABELS),
@@ -426,6 +469,9 @@ def test_bad_folders(tmp_path):
     (tmp_path / "none").mkdir()
     with pytest.raises(DataError, match="no images"):
         load(tmp_path / "none")
+    np.save(tmp_path / "none" / "x.npy", X)
+    with pytest.raises(DataError, match=r"no images.*Did you mean .*none.x\.npy"):
+        load(tmp_path / "none")
     folder = write_images(tmp_path / "pics", [(60, 60)] * 12)
     broken = folder / "light" / "03.png"
     broken.write_bytes(broken.read_bytes()[:60])
@@ -436,6 +482,8 @@ def test_bad_folders(tmp_path):
         load(folder)
     with pytest.raises(DataError, match="in no class folder"):
         load(folder / "dark")
+    with pytest.raises(DataError, match=r"03\.png is one image: give a folder"):
+        load(broken)
 
 
 def test_what_is_not_read(tmp_path):
@@ -478,6 +526,7 @@ def test_new_data_that_does_not_fit(tmp_path):
         ([["a", "b"], [1, 2]], "no column 'c': there are 'a', 'b'"),
         ([[1.5, 2]], "2 cells, but the network takes 3 features"),
         ([["a", "b", "c"], [1, 2, "x"]], "line 2, column 'c': 'x'"),
+        ([["a", "b", "c"], [1, 2, 3], [1, "1e200", 3]], "'b': example 2 is too large"),
     ):
         with pytest.raises(DataError, match=message):
             read_like(write_csv(tmp_path / "new.csv", rows), schema)
@@ -485,6 +534,18 @@ def test_new_data_that_does_not_fit(tmp_path):
                     schema)  # fmt: skip
     with pytest.raises(DataError, match="'pink' is not a class; there are blue, green, red"):
         schema.encode(new.targets, "new.csv")
+
+
+@pytest.mark.parametrize("kind", ["", "pink", "?"])
+@pytest.mark.parametrize("header", [True, False])
+def test_targets_that_are_not_wanted_are_not_looked_at(tmp_path, kind, header):
+    """As in a table that is yet to be filled in."""
+    schema = load(write_csv(tmp_path / "my.csv", table(WORDS)[0 if header else 1 :])).schema
+    rows = [["a", "b", "c", "kind"], *([*x, kind] for x in X.tolist())]
+    path = write_csv(tmp_path / "new.csv", rows[0 if header else 1 :])
+    new = read_like(path, schema, targets=False)
+    assert new.targets is None
+    np.testing.assert_allclose(new.inputs, schema.normalise(X), rtol=1e-6)
 
 
 def test_new_images(tmp_path):

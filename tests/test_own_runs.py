@@ -119,7 +119,8 @@ class TestClasses:
         last = RunFolder(iris).read_metrics()[-1]
         found = json.loads(succeed("eval", iris, "--data", place / "test.csv", "--json"))
         assert found["test_acc"] == pytest.approx(last["test_acc"], abs=4)  # A double or two.
-        assert "has no targets" in fail("eval", iris, "--data", unlabelled(place))
+        said = fail("eval", iris, "--data", unlabelled(place))
+        assert f"has no targets to compare with: jpc predict {iris} {place / 'new.csv'}" in said
 
     def test_are_predicted(self, iris, place):
         out = place / "new" / "predictions.csv"
@@ -131,6 +132,9 @@ class TestClasses:
                                              ["3", "virginica"]]  # fmt: skip
         assert all(1 / 3 < float(row[2]) <= 1 for row in rows)
         assert succeed("predict", iris, unlabelled(place)) == out.read_text()
+        head, *lines = unlabelled(place).read_text().splitlines()
+        (place / "open.csv").write_text("\n".join([f"{head},species", *(f"{x}," for x in lines)]))
+        assert succeed("predict", iris, place / "open.csv") == out.read_text()
 
     def test_predictions_destroy_nothing(self, iris, place):
         data = unlabelled(place)
@@ -227,6 +231,17 @@ class TestSettings:
         config = own.settle(check.make_config(given), self.dataset(100, tmp_path))
         assert (config.training.epochs, config.training.batch_size) == (3, 5)
         assert config.optimiser.learning_rate == 0.5
+
+    def test_a_loaded_run_has_its_targets(self, tmp_path):
+        lines = [f"{i},{i * i},{i % 7}.5" for i in range(40)]
+        (tmp_path / "my.csv").write_text("\n".join(["a,b,c", *lines]))
+        given = dict(data=dict(dataset=str(tmp_path / "my.csv"), target="a,b"))
+        config = check.make_config(given)
+        dataset = own.load_own(config.data, flatten=True)
+        RunFolder(tmp_path / "run").begin(own.settle(config, dataset))
+        run = jpc.load_run(tmp_path / "run")
+        assert run.data.schema.targets == ("a", "b")
+        np.testing.assert_array_equal(run.data.train[0], dataset.train[0])
 
     def test_names(self):
         names = {"a/my data.csv": "my data", "mod.ule:make": "make", "mnist": "mnist", "/": "data"}

@@ -245,6 +245,26 @@ class TestReport:
         (numbers,) = [e for e in page.iter("div") if e.get("class") == "numbers"]
         assert all(len(list(card.iter("small"))) == 2 for card in numbers)
 
+    def test_share_that_converged(self):
+        """It says of what it is a share, and its axis ends at 1."""
+        shown = parse(Report(records=records_of([50.0], converged=1.0)).page())
+        (figure,) = [f for f in shown.iter("figure") if f.find("figcaption").text == "Converged"]
+        assert "share of the training examples" in figure.findall("p")[-1].text.lower()
+        ticks = [t.text for t in figure.iter() if t.tag.endswith("text")]
+        assert "1" in ticks and not any(tick.startswith("1.") for tick in ticks)
+
+    def test_rule_is_named_and_zero_has_no_sign(self):
+        config = check.make_config(dict(training=dict(rule="backprop")))
+        made = Report(records=records_of([50.0]), config=config).page()
+        assert "mlp 3 x 256, backprop, equilibrium, seed 0" in made
+        assert svg.Axis(-1.0, 1.0, [-0.0]).show(-0.0) == "0"
+
+    def test_titles_stay_with_their_figures_on_paper(self):
+        """Looked at in Chromium: otherwise a title and half of its words end a page."""
+        printed = Report(records=records_of([50.0])).page().partition("@media print")[2]
+        assert re.search("h2, h3, section > p { break-after: avoid", printed)
+        assert re.search(r"tr, p { break-inside: avoid", printed)
+
     @pytest.mark.parametrize(
         "error, said",
         [

@@ -312,6 +312,22 @@ class TestAdvice:
         close = dict(found, certificate=dict(gradient_error=0.02))
         assert advice.advise(config, dict(diagnosis=close)) == []
 
+    @pytest.mark.parametrize("rule, tried", [("pc", " or --inference equilibrium."), ("epc", ".")])
+    def test_descent_that_ends_early(self, rule, tried):
+        """It has no tolerance that an example could meet: the gradient counts, if it is known."""
+        given = dict(inference=dict(method="descent", steps=2), training=dict(rule=rule))
+        config = make_config(given)
+        known = dict(gradient_error=0.68, found=1.0)
+        said = lambda **other: advice.advise(
+            config, dict(diagnosis=dict(converged=0.0, certificate=known | other))
+        )
+        (line,) = said()
+        assert line == (
+            "descent ended short of equilibrium (the learning gradient is off by 68 %). "
+            f"Try --steps 10{tried}"
+        )
+        assert said(found=0.1) == said(gradient_error=0.06) == said(gradient_error=None) == []
+
     def test_durations(self):
         said = [advice.duration(s) for s in (3.0, 80.0, 100.0, 7200.0, 36e3, 2e5)]
         assert said == ["3 s", "80 s", "2 min", "2.0 h", "10 h", "2.3 days"]

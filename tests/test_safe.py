@@ -287,6 +287,22 @@ while True:
         assert time.monotonic() - began < 1
         process.communicate()
 
+    def test_end_a_command_that_is_still_being_imported(self):
+        program = """
+import builtins
+plain = builtins.__import__
+def interrupted(name, *args):
+    if name == "app":
+        raise KeyboardInterrupt
+    return plain(name, *args)
+builtins.__import__ = interrupted
+from jpc.cli import main
+main()
+"""
+        command = [sys.executable, "-c", program]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (ended.returncode, ended.stderr) == (130, "")
+
 
 class TestTimes:
     def test_spans_within_spans_count_once(self):

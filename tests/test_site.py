@@ -55,6 +55,15 @@ def test_links_point_to_what_exists(page):
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda p: p.name)
+def test_no_list_by_accident(page):
+    """A number with a full stop that happens to begin a line becomes a list item."""
+    lines = prose(page).splitlines()
+    starts = [re.match(r"\s*\d+\. ", line) for line in lines]
+    for before, line, starts_list in zip(lines, lines[1:], starts[1:], strict=False):
+        assert not starts_list or not before.strip() or re.match(r"\s*(\d+\.|  )", before), line
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda p: p.name)
 def test_programs_that_a_page_names_are_there(page):
     """Those that make its numbers, say."""
     named = r"\b(?:benchmarks|examples|tests|jpc|docs)/[\w/]+\.(?:py|csv|png|jsonl)\b"

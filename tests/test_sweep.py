@@ -41,7 +41,7 @@ class Trainer:
         width, seed = run.given.get("width", 1), run.given["seed"]
         record = dict(epoch=3, seconds=1.0, test_acc=10.0 * width - seed, diagnosis=[1])
         said.write(json.dumps(record | {k: v(width) for k, v in self._noted.items()}))
-        errors.write("jpc: It diverged.\n" if width == 13 else "")
+        errors.write("jpc: Slow.\njpc: It diverged. Try\n  less.\n" if width == 13 else "")
         code = -signal.SIGKILL if run.name in self.killed else int(width == 13)
         process = types.SimpleNamespace(returncode=code, poll=lambda: code)
         return Job(process, said, errors)
@@ -136,7 +136,9 @@ class TestRuns:
         sweep, folder = read("--width", "2,13"), SweepFolder(tmp_path / "s")
         lines, trainer = [], Trainer()
         run_sweep(sweep, folder, tell=lines.append, start=trainer)
-        assert lines[-1] == "2/2  width-13,seed-0: failed: It diverged."
+        assert lines[-1] == "2/2  width-13,seed-0: failed: It diverged. Try less."
+        report = folder.path / "width-13,seed-0" / "report.html"
+        assert lines[-2] == f"training width-13,seed-0 ({report}) ..."
         results = run_sweep(sweep, folder, start=trainer)
         assert len(trainer.started) == 2
         found = summarise(sweep, folder.runs(sweep), results)

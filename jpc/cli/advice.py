@@ -1,5 +1,6 @@
 """What a run says of itself on the terminal: how long it will take, how well it converged."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from .config import Config
@@ -7,7 +8,8 @@ from .folder import Record
 from .rules import FROM_FORWARD
 from .text import say
 
-_LONG, _FEW = 600.0, 0.5
+_LONG, _FEW, _SHORT = 600.0, 0.5, 0.3
+_AT_THE_END = ("pc", "epc", "precision")  # Rules that learn where inference ended.
 
 
 def tell_pace(config: Config, examples: int, seconds: float) -> None:
@@ -54,7 +56,9 @@ def advise(config: Config, record: Record) -> list[str]:
     """What to say at the end of a run that did not go as it should."""
     method, diagnosis = config.inference.method, record["diagnosis"]
     share = diagnosis["converged"]
-    if method == "descent" or config.training.rule in FROM_FORWARD or share >= _FEW:
+    if method == "descent":
+        return _advise_descent(config, diagnosis["certificate"])
+    if config.training.rule in FROM_FORWARD or share >= _FEW:
         return []
     error = diagnosis["certificate"].get("gradient_error")
     means = "" if error is None else f" (the learning gradient is off by {100 * error:.0f} %)"
@@ -62,6 +66,19 @@ def advise(config: Config, record: Record) -> list[str]:
         return []
     said = f"only {100 * share:.0f} % of the examples reached equilibrium{means}."
     return [f"{said} Try {_closer(config)}."]
+
+
+def _advise_descent(config: Config, certificate: Mapping[str, Any]) -> list[str]:
+    """Descent has no tolerance to meet. What counts is whether the gradient suffers, where the
+    equilibrium is known and learned from.
+    """
+    rule, steps = config.training.rule, config.inference.steps or 0
+    error, known = certificate.get("gradient_error"), certificate.get("found", 0.0) >= _FEW
+    if rule not in _AT_THE_END or error is None or error < _SHORT or not known:
+        return []
+    exact = "" if rule == "epc" else " or --inference equilibrium"
+    off = f"the learning gradient is off by {100 * error:.0f} %"
+    return [f"descent ended short of equilibrium ({off}). Try --steps {5 * steps}{exact}."]
 
 
 def _closer(config: Config) -> str:

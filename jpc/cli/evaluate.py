@@ -1,3 +1,4 @@
+import shlex
 from typing import Any
 
 import jax.random as jr
@@ -21,9 +22,10 @@ def evaluate_run(folder: RunFolder, data: str | None = None) -> dict[str, Any]:
         task = prepare(config, progress=False)
         check_unchanged(folder, config, task.setting.dataset)
     else:
-        task, new = prepare_new(folder, data)
+        task, new = prepare_new(folder, data, targets=True)
         if not new.labelled and config.data.task != "unsupervised":
-            raise ConfigError(f"{data} has no targets to compare with: jpc predict {folder.path}.")
+            again = shlex.join(["jpc", "predict", str(folder.path), data])
+            raise ConfigError(f"{data} has no targets to compare with: {again}")
     return dict(run=str(folder.path), **evaluate(task, restore(task, folder)))
 
 

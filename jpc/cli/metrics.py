@@ -13,6 +13,7 @@ WORDS = {
     "test_r2": ("test R²", "of the test targets' variance is explained; 1 is all of it"),
     "test_loss": ("test loss", "mean of the loss over the test examples; less is better"),
     "loss": ("training loss", "mean of the loss over the training examples of an epoch"),
+    "converged": ("converged", "share of the training examples whose inference met its tolerance"),
 }
 
 
@@ -46,7 +47,7 @@ def most_of(metric: str) -> float:
     """The most that it can be."""
     if metric.endswith("acc"):
         return 100.0
-    return 1.0 if metric.endswith("r2") else math.inf
+    return 1.0 if metric.endswith(("r2", "converged")) else math.inf
 
 
 def best_epoch(records: Sequence[Record], metric: str) -> Record | None:

@@ -138,9 +138,9 @@ class New(NamedTuple):
     labelled: bool
 
 
-def read_new(folder: RunFolder, config: Config, file: str) -> New:
+def read_new(folder: RunFolder, config: Config, file: str, *, targets: bool = True) -> New:
     """Examples of a new file, normalised as those of the run were. The training data need not be
-    there any more: zeros stand in for it.
+    there any more: zeros stand in for it, and for targets that are not wanted.
     """
     if config.data.is_own:
         kept = _read(folder)
@@ -149,16 +149,14 @@ def read_new(folder: RunFolder, config: Config, file: str) -> New:
         schema = published_schema(config.data.dataset)
         count = len(load(config.data.dataset, progress=False).train[1])
     with _refused():
-        part = read_like(file, schema)
-        targets = _zeros(schema, len(part.names))
+        part = read_like(file, schema, targets=targets)
+        known = _zeros(schema, len(part.names))
         if part.targets is not None:
-            targets = schema.encode(part.targets, file)
+            known = schema.encode(part.targets, file)
     flat = config.network.kind == "mlp"
     inputs = part.inputs.reshape(len(part.inputs), -1) if flat else part.inputs
     train = np.zeros((count, *inputs.shape[1:]), np.float32), _zeros(schema, count)
-    dataset = Dataset(
-        name=file, train=train, validation=None, test=(inputs, targets), schema=schema
-    )
+    dataset = Dataset(name=file, train=train, validation=None, test=(inputs, known), schema=schema)
     return New(dataset, part.names, part.targets is not None)
 
 

@@ -73,8 +73,10 @@ tr:last-child td { border-bottom: 0; }
   body { max-width: none; padding: 0; background: none; font-size: 12px;
     print-color-adjust: exact; -webkit-print-color-adjust: exact; }
   .cards { grid-template-columns: 1fr 1fr; }
-  figure, .card, .numbers > div, tr { break-inside: avoid; }
-  h2, h3 { break-after: avoid; }
+  figure, .card, .numbers > div, tr, p { break-inside: avoid; }
+  h2 { margin-top: 1.2rem; }
+  h2, h3, section > p { break-after: avoid; }
+  .cards > :first-child { break-before: avoid; }
 }
 """
 )

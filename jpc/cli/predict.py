@@ -16,11 +16,11 @@ from .train import restore
 _AT_ONCE = 1024
 
 
-def prepare_new(folder: RunFolder, file: str) -> tuple[AbstractTask, New]:
+def prepare_new(folder: RunFolder, file: str, *, targets: bool) -> tuple[AbstractTask, New]:
     """The task of a run, with new examples to test with."""
     config = folder.read_config()
     jax.config.update("jax_enable_x64", config.training.precision == "float64")
-    new = read_new(folder, config, file)
+    new = read_new(folder, config, file, targets=targets)
     return make_task(config, new.dataset), new
 
 
@@ -32,7 +32,7 @@ def predict_run(folder: RunFolder, file: str) -> list[dict[str, Any]]:
     config = folder.read_config()
     if not folder.read_metrics():
         raise ConfigError(f"{folder.path} cannot predict yet: no epoch of it is done.")
-    task, new = prepare_new(folder, file)
+    task, new = prepare_new(folder, file, targets=False)
     outputs = _outputs(task, restore(task, folder), new.dataset.test[0])
     schema, sure = new.dataset.schema, config.energy.loss == "ce"
     if config.data.task == "unsupervised":

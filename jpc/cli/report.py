@@ -124,10 +124,11 @@ _STATES = {
 
 
 def describe_method(config: Config) -> str:
-    """`mlp 3 x 256, equilibrium, seed 0`."""
-    network = config.network
+    """`mlp 3 x 256, nudged, equilibrium, seed 0`."""
+    network, rule = config.network, config.training.rule
     shape = f"{network.depth} x {network.width}" if network.kind == "mlp" else network.channels
-    return f"{network.kind} {shape}, {config.inference.method}, seed {config.training.seed}"
+    method = config.inference.method if rule == "pc" else f"{rule}, {config.inference.method}"
+    return f"{network.kind} {shape}, {method}, seed {config.training.seed}"
 
 
 def _numbers(records: Sequence[Record]) -> list[Number]:
@@ -167,9 +168,8 @@ def _curves(records: Sequence[Record]) -> Part:
     text += " Where test goes up and training down, it overfits." if len(losses) > 1 else ""
     drawn += _curve("Loss", losses, records, "loss", text)
     for name in others:
-        drawn += _curve(
-            name_metric(name).capitalize(), [name], records, name_metric(name), "After each epoch."
-        )
+        called, text = WORDS.get(name, (name_metric(name), "after each epoch"))
+        drawn += _curve(called.capitalize(), [name], records, called, f"{text.capitalize()}.")
     return Part("Learning curves", drawings=drawn)
 
 

@@ -14,6 +14,7 @@ from .build import load_data
 from .config import Config
 from .folder import Record, RunFolder
 from .metrics import describe_metric, headline
+from .own import load_own
 from .report import describe_method
 from .setting import State
 from .tasks import AbstractTask, make_task
@@ -63,7 +64,12 @@ class Run:
     @ft.cached_property
     def _task(self) -> AbstractTask:
         with self._precision():
-            return make_task(self.config, load_data(self.config, progress=False))
+            return make_task(self.config, self._load())
+
+    def _load(self) -> Dataset:
+        if self.config.data.is_own:
+            return load_own(self.config.data, flatten=self.config.network.kind == "mlp")
+        return load_data(self.config, progress=False)
 
     @contextlib.contextmanager
     def _precision(self) -> Iterator[None]:

@@ -66,7 +66,7 @@ class Axis(NamedTuple):
 
     def show(self, tick: Number) -> str:
         if not self.log or (min(self.ticks) > 9e-5 and max(self.ticks) < 1.1e4):
-            return f"{tick:.6g}"
+            return f"{tick + 0.0:.6g}"  # There is no -0.
         first, power = f"{tick:.0e}".split("e")
         return f"{first}·10".removeprefix("1·") + f"{int(power)}".translate(_SUPERSCRIPTS)
 

@@ -145,7 +145,12 @@ def run_sweep(
         left = [run for run in runs if run.name not in done]
         before = "" if len(left) == len(runs) else f", {len(runs) - len(left)} of them done before"
         tell(f"{folder.path}: {len(runs)} runs{before}")
-        began, ended = time.monotonic(), _run_all(left, jobs, start or start_run, lock)
+
+        def begin(run: Run, lock: int | None) -> Job:
+            tell(f"training {run.name} ({run.path / 'report.html'}) ...")
+            return (start or start_run)(run, lock)
+
+        began, ended = time.monotonic(), _run_all(left, jobs, begin, lock)
         for count, (run, result) in enumerate(ended, start=1):
             done[run.name] = result
             if "again" not in result:
@@ -214,7 +219,7 @@ def _end(processes: Sequence[subprocess.Popen]) -> None:
 
 
 def _result(job: Job) -> Result:
-    """The record that a run printed, or the last line of what it complained about."""
+    """The record that a run printed, or what it complained about last."""
     said, errors = map(_read_and_close, (job.said, job.errors))
     if job.process.returncode == 0:
         return dict(record=_plain(json.loads(said)))
@@ -222,8 +227,14 @@ def _result(job: Job) -> Result:
     if code < 0 or code == INTERRUPTED:
         why = "interrupted" if code > 0 else f"ended by {signal.Signals(-code).name}"
         return dict(error=why, again=True)
-    lines = errors.strip().splitlines() or [f"exit code {code}"]
-    return dict(error=lines[-1].removeprefix("jpc: "))
+    return dict(error=_complaint(errors) or f"exit code {code}")
+
+
+def _complaint(errors: str) -> str:
+    """The last thing that was complained about, all of it in a line."""
+    lines = [line.strip() for line in errors.strip().splitlines()]
+    began = [i for i, line in enumerate(lines) if line.startswith("jpc: ")] or [len(lines) - 1]
+    return " ".join(lines[began[-1] :]).removeprefix("jpc: ")
 
 
 def _read_and_close(file: IO[str]) -> str:

@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from .._given import check_flags
 from .._types import Given
 from ._own import DataError, Found, Name, NoTargetsError, Part, Target, read_own
 from ._schema import (
     Schema,
     as_images,
     as_names,
+    check_finite,
     check_range,
     check_shape,
     fit_schema,
@@ -42,11 +44,13 @@ def load_own(
     where = os.fspath(name)
     found = read_own(name, target=target, leave_out=leave_out, image_size=image_size)
     none = target is not None and len(target) == 0
-    parts = {key: _complete(where, part, none) for key, part in found.parts.items()}
+    parts = {key: _complete(where, key, part, none) for key, part in found.parts.items()}
     if "train" not in parts:
         raise DataError(f"{where} has {' and '.join(parts)} data, but none to train with.")
     classes, parts = _find_classes(where, found, parts, regression)
     names = _target_names(found, parts["train"][1])
+    if not (none or classes):
+        _check_varies(where, names, np.concatenate([targets for _, targets in parts.values()]))
     parts = parts if "test" in parts else parts | _split(where, parts["train"], bool(classes))
     schema = plain_schema(
         where,
@@ -65,15 +69,17 @@ def load_own(
     return schema, ready, found.note
 
 
-def read_like(name: Given[Name], schema: Given[Schema]) -> Part:
+def read_like(name: Given[Name], schema: Given[Schema], *, targets: Given[bool] = True) -> Part:
     """Reads more data of the same kind: the test data of a file if it has any, otherwise all of
-    it. The inputs are normalised in the same way as those before. So are the targets, which may
-    be missing.
+    it. The inputs are normalised in the same way as those before. The targets, which may be
+    missing, are as they are in the file: `schema.encode` makes numbers of them. With
+    `targets=False` they are not looked at, so that they may be empty or unknown.
     """
     if not (isinstance(name, str | os.PathLike) and isinstance(schema, Schema)):
         raise TypeError(f"Give a path and a schema, got {name!r:.80} and {schema!r:.80}.")
     where = os.fspath(name)
-    found = read_own(name, like=schema.like)
+    check_flags(targets=targets)
+    found = read_own(name, like=schema.like._replace(wanted=targets))
     part = found.parts.get("test", found.parts.get("train"))
     if part is None:
         raise DataError(f"{where} has {' and '.join(found.parts)} data only.")
@@ -82,21 +88,23 @@ def read_like(name: Given[Name], schema: Given[Schema]) -> Part:
     inputs = inputs.reshape(len(inputs), *schema.shape)
     scaled = inputs.astype(np.float32) / found.white if found.white else schema.scale(inputs)
     check_range(where, schema, scaled)
-    targets = part.targets if schema.targets else None
-    if targets is not None and _is_one_hot(targets) and schema.classes:
-        targets = np.array(schema.classes)[np.argmax(targets, axis=1)]
-    return Part(schema.normalise(scaled), targets, part.names)
+    known = part.targets if schema.targets and targets else None
+    if known is not None and _is_one_hot(known) and schema.classes:
+        known = np.array(schema.classes)[np.argmax(known, axis=1)]
+    normalised = schema.normalise(scaled)
+    check_finite(where, schema, normalised)
+    return Part(normalised, known, part.names)
 
 
-def _complete(where: str, part: Part, none: bool) -> tuple[np.ndarray, np.ndarray]:
+def _complete(where: str, key: str, part: Part, none: bool) -> tuple[np.ndarray, np.ndarray]:
     """Inputs, and targets: none of each example, where none are wanted."""
     inputs = as_images(where, part.inputs)
     if none:
         return inputs, np.zeros((len(inputs), 0))
     if part.targets is None:
         raise NoTargetsError(
-            f"{where} has no targets to learn. Call them y, name the target, or learn without "
-            "(--task unsupervised, target=())."
+            f"{where} has no targets{'' if key == 'train' else f' of its {key} data'}. Call them "
+            "y, name the target, or learn without (--task unsupervised, target=())."
         )
     return inputs, part.targets
 
@@ -165,7 +173,7 @@ def _in_order(found: Found, targets: np.ndarray, names: np.ndarray) -> list[str]
         return sorted(different)
     if targets.ndim == 2:
         return [str(i) for i in range(targets.shape[1])]
-    return sorted(different, key=float)
+    return sorted(different, key=lambda name: (float(name), int(name) if name.isdigit() else 0))
 
 
 def _check_classes(where: str, classes: tuple[str, ...], examples: int) -> None:
@@ -174,6 +182,12 @@ def _check_classes(where: str, classes: tuple[str, ...], examples: int) -> None:
     if len(classes) > max(examples / 2, 2):
         what = f"{len(classes)} different targets in {examples} examples, such as {classes[0]!r}"
         raise DataError(f"{where} has {what}: too many for classes. Name another target.")
+
+
+def _check_varies(where: str, names: Sequence[str], targets: np.ndarray) -> None:
+    if (targets == targets[:1]).all():
+        listed, value = ", ".join(names[:10]), float(np.ravel(targets)[0])
+        raise DataError(f"{where}: {listed} is {value:g} everywhere: there is nothing to learn.")
 
 
 def _target_names(found: Found, targets: np.ndarray) -> tuple[str, ...]:
@@ -194,4 +208,6 @@ def _split(where: str, whole: tuple[np.ndarray, np.ndarray], classes: bool) -> d
 
 
 def _prepare(where: str, schema: Schema, inputs: np.ndarray, targets: np.ndarray) -> Any:
-    return schema.normalise(schema.scale(inputs)), schema.encode(targets, where)
+    normalised = schema.normalise(schema.scale(inputs))
+    check_finite(where, schema, normalised)
+    return normalised, schema.encode(targets, where)

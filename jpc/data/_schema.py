@@ -1,5 +1,5 @@
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -84,7 +84,8 @@ class Schema:
         """What a network sees."""
         scaled = scaled - self._broadcast(self.mean).astype(scaled.dtype)
         scaled /= self._broadcast(self.std).astype(scaled.dtype)
-        return scaled.astype(np.float32)
+        with np.errstate(over="ignore"):  # Which is looked for.
+            return scaled.astype(np.float32)
 
     def restore(self, inputs: Any) -> Float[np.ndarray, "_ ..."]:
         """The opposite: images in [0, 1], or features in their own units."""
@@ -155,9 +156,9 @@ def _as_tuple(value: Any) -> Any:
 
 
 def as_names(targets: np.ndarray) -> list[str]:
-    """Names of classes: whole numbers without a point."""
+    """Names of classes: whole numbers without a point, and all digits of others."""
     if targets.dtype.kind == "f":
-        return [f"{value:g}" for value in targets.tolist()]
+        return [str(int(x)) if x.is_integer() else str(x) for x in targets.tolist()]
     return [str(value) for value in targets.tolist()]
 
 
@@ -183,10 +184,23 @@ def fit_schema(schema: Schema, inputs: np.ndarray, targets: np.ndarray) -> Schem
     """A schema with the means and the standard deviations of training data. A feature or a
     channel that is constant is divided by 1.
     """
-    found = _moments(schema.scale(inputs), (0, *range(2, inputs.ndim)), "")
+    scaled, names = schema.scale(inputs), [] if schema.is_image else schema.inputs
+    precision = scaled.dtype if inputs.dtype.kind != "f" or schema.is_image else inputs.dtype
+    found = _moments(scaled, (0, *range(2, inputs.ndim)), "", precision)
+    _check_moments(schema.name, names, **found)
     if not schema.classes:
-        found |= _moments(targets.reshape(len(targets), -1).astype(np.float64), (0,), "target_")
+        values = targets.reshape(len(targets), -1).astype(np.float64)
+        found |= (moments := _moments(values, (0,), "target_", values.dtype))
+        _check_moments(schema.name, schema.targets, *moments.values())
     return replace(schema, **found)
+
+
+def _check_moments(where: str, names: Sequence[str], mean: np.ndarray, std: np.ndarray) -> None:
+    """Refuses numbers whose squares are no numbers any more."""
+    large = np.flatnonzero(~(np.isfinite(mean) & np.isfinite(std)))
+    if large.size:
+        which = f", {names[large[0]]!r}" if names else ""
+        raise DataError(f"{where}{which}: numbers too large to compute with. Divide them.")
 
 
 def plain_schema(name: str, inputs: np.ndarray, numbers: int, **given: Any) -> Schema:
@@ -203,10 +217,14 @@ def plain_schema(name: str, inputs: np.ndarray, numbers: int, **given: Any) -> S
     return Schema(name=name, shape=inputs.shape[1:], low=low, high=high, **moments, **given)
 
 
-def _moments(values: np.ndarray, axes: tuple[int, ...], prefix: str) -> dict[str, np.ndarray]:
-    mean = values.mean(axis=axes, dtype=np.float64)
-    std = values.std(axis=axes, dtype=np.float64)
-    flat = std <= 1e-7 * np.maximum(np.abs(mean), 1e-300)  # Of rounding alone.
+def _moments(
+    values: np.ndarray, axes: tuple[int, ...], prefix: str, precision: Any
+) -> dict[str, np.ndarray]:
+    with np.errstate(all="ignore"):
+        mean = values.mean(axis=axes, dtype=np.float64)
+        std = values.std(axis=axes, dtype=np.float64)
+    rounding = std <= np.finfo(precision).eps * np.abs(mean)
+    flat = rounding | (values.min(axis=axes) == values.max(axis=axes))
     return {f"{prefix}mean": mean, f"{prefix}std": np.where(flat, 1.0, std)}
 
 
@@ -228,6 +246,14 @@ def check_range(where: str, schema: Schema, scaled: np.ndarray) -> None:
         low, high = (schema.low + span * float(x) for x in (scaled.min(), scaled.max()))
         known = f"{schema.low:g} to {schema.high:g}"
         raise DataError(f"{where}: pixels from {low:g} to {high:g}, but {known} were learned.")
+
+
+def check_finite(where: str, schema: Schema, normalised: np.ndarray) -> None:
+    """Refuses numbers that no float32 can hold."""
+    if not np.isfinite(normalised).all():
+        example, place = np.argwhere(~np.isfinite(normalised))[0][:2].tolist()
+        which = "" if schema.is_image else f", {schema.inputs[place]!r}"
+        raise DataError(f"{where}{which}: example {example + 1} is too large to compute with.")
 
 
 def check_shape(where: str, schema: Schema, shape: tuple[int, ...]) -> None:

@@ -1,4 +1,5 @@
 import importlib
+import inspect
 import math
 import os
 import re
@@ -100,7 +101,7 @@ def read_function(name: str, target: Any) -> Found:
         made = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise DataError(f"{name}: {error}.") from None
-    found = made()
+    found = _call(name, made)
     if isinstance(found, Sequence) and len(found) == 2:
         names = ("x", "y")
         if all(isinstance(part, Sequence) and len(part) == 2 for part in found):
@@ -112,6 +113,22 @@ def read_function(name: str, target: Any) -> Found:
         raise DataError(f"{name} must return {what}with, or a dictionary with x and y.")
     arrays = {str(key): np.asarray(value) for key, value in found.items()}
     return _arrange(name, arrays, target, "key")
+
+
+def _call(name: str, made: Any) -> Any:
+    """What a function of somebody's makes. What goes wrong in it has its name."""
+    if not callable(made):
+        raise DataError(f"{name} is of type {type(made).__name__}: name a function.")
+    try:
+        inspect.signature(made).bind()
+    except TypeError as error:
+        raise DataError(f"{name} is called without arguments: {error}.") from None
+    except ValueError:  # Not every callable has a signature.
+        pass
+    try:
+        return made()
+    except Exception as error:
+        raise RuntimeError(f"{name} failed: {type(error).__name__}: {error}") from error
 
 
 def _role(key: str) -> tuple[str, str] | None:
@@ -144,6 +161,9 @@ def _arrange(path: Name, arrays: dict[str, np.ndarray], target: Any, what: str) 
             raise DataError(f"{path}: {both} may both be the {role[0]}. Rename one of them.")
         if role is not None:
             keys[role] = key
+    for (role, part), key in keys.items():
+        if role == "targets" and part and target is None and ("inputs", part) not in keys:
+            raise DataError(f"{path} has {what} {key!r}, but no inputs x_{part} for it.")
     parts = {role[1]: _pair(path, arrays, keys, role[1]) for role in keys if role[0] == "inputs"}
     if "" in parts and len(parts) == 1:
         parts = {"train": parts[""]}

@@ -116,5 +116,6 @@ _LEAVE_OUT = "leave the column out (--leave-out, leave_out=)"
 
 def _hint(word: str) -> str:
     if _COMMA.fullmatch(word):
-        return f". Write {word.replace(',', '.')}, with a point."
+        both = f"{word.replace(',', '.')}, with a point, or {word.replace(',', '')}"
+        return f". Write {both}, without separators."
     return ", as most others are. Mend it, or delete the row."

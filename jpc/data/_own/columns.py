@@ -48,8 +48,13 @@ def find_columns(
     )
     features = [i for i in rest if i not in targets]
     if not features:
-        what = "one column" if len(cells) == 1 else "no column left to learn from"
-        raise DataError(f"{path} has {what}: it needs features and a target, with commas.")
+        if len(cells) == 1:
+            what = f"one column, {cells[0][:40]!r} in its first line"
+            raise DataError(
+                f"{path} has {what}: it needs features and a target, with commas, semicolons or "
+                "tabs between them, and their names, if any, in the first line."
+            )
+        raise DataError(f"{path} has no column left to learn from: leave out fewer.")
     return Columns(header, names, features, targets)
 
 
@@ -89,7 +94,7 @@ def match_columns(path: Path, top: list[list[str]], like: Like) -> Columns:
     there = [name for name in names if name in cells]
     if names and len(there) == len(names):
         targets = [cells.index(name) for name in like.targets if name in cells]
-        targets = targets if len(targets) == len(like.targets) else []
+        targets = targets if len(targets) == len(like.targets) and like.wanted else []
         return Columns(True, cells, [cells.index(name) for name in names], targets)
     places = [place % len(cells) for place in like.places]
     header = is_header(top, places)
@@ -102,4 +107,4 @@ def match_columns(path: Path, top: list[list[str]], like: Like) -> Columns:
     places = places if len(cells) > count else []
     numbers = [str(i + 1) for i in range(len(cells))]
     features = [i for i in range(len(cells)) if i not in places]
-    return Columns(header, cells if header else numbers, features, places)
+    return Columns(header, cells if header else numbers, features, places if like.wanted else [])

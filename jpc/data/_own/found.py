@@ -61,7 +61,8 @@ class Found(NamedTuple):
 
 class Like(NamedTuple):
     """What new data must have in common with the data before it: the shape of an input, and the
-    columns of a table. The targets may be missing.
+    columns of a table. The targets may be missing; if they are not `wanted`, they are not
+    looked at.
     """
 
     shape: tuple[int, ...]
@@ -69,6 +70,7 @@ class Like(NamedTuple):
     words: tuple[tuple[str, ...], ...] = ()
     places: tuple[int, ...] = (-1,)
     targets: tuple[str, ...] = ("target",)
+    wanted: bool = True
 
 
 def check_size(where: str, count: int, size: int = 8) -> None:

@@ -12,6 +12,7 @@ from .found import PARTS, DataError, Found, Like, NoTargetsError, Part, check_si
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")  # Others run other programs.
+_OTHERS = (".csv", ".tsv", ".npz", ".npy")
 _MOST_PIXELS = 2**26
 _LARGEST, _SCALED = 64, 32  # The longest side of images that are kept, and of scaled ones.
 
@@ -25,7 +26,9 @@ def read_images(path: Path, size: int | None, like: Like | None, *, classes: boo
         files = {part: _in_classes(path, listed) for part, listed in files.items()}
     every = [file for listed in files.values() for file in listed]
     if not every:
-        raise DataError(f"{path} has no images ({', '.join(ENDINGS)}).")
+        other = next((p for p in sorted(path.iterdir()) if p.suffix.lower() in _OTHERS), None)
+        hint = f" Did you mean {other}?" if other else ""
+        raise DataError(f"{path} has no images ({', '.join(ENDINGS)}).{hint}")
     shape, note = _choose_shape(list(every), size) if like is None else (like.shape, "")
     if len(shape) != 3:
         raise DataError(f"{path} has images, but the network takes {math.prod(shape)} features.")
@@ -51,6 +54,8 @@ def _in_classes(path: Path, listed: dict[Path, str]) -> dict[Path, str]:
     found = {file: name for file, name in listed.items() if name}
     if listed and not found:
         file = next(iter(listed))
+        if path.is_file():
+            raise DataError(f"{path} is one image: give a folder, with a folder for each class.")
         raise NoTargetsError(
             f"{file} is in no class folder: put it into {path}/CLASS/{file.name}, "
             "or learn without classes (--task unsupervised, target=())."

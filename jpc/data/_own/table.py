@@ -13,6 +13,7 @@ from .found import DataError, Found, Like, Part, Target, check_size, count_names
 
 DELIMITERS = {".csv": ",;\t", ".tsv": "\t"}
 _LONGEST, _MOST_COLUMNS, _TOP = 2**24, 100_000, 1000
+_DIGITS = 15  # A number has no more.
 _COUNTS = ("", "unnamed: 0", "index", "row", "no", "nr", "#")  # Names of row numbers.
 
 
@@ -107,7 +108,9 @@ def _read_target(
 ) -> np.ndarray:
     """Numbers, if all of them are; else words."""
     if all(word.lower() in MISSING for word in words):
-        raise DataError(f"{path}: the column {name!r} is empty. Name another target.")
+        what = f"the column {name!r}" if name else "the last column, which has no name,"
+        hint = "" if name else ", or take the comma off the end of each line"
+        raise DataError(f"{path}: {what} is empty. Name another target{hint}.")
     numbers = [as_number(word, comma) for word in words]
     odd = [i for i, number in enumerate(numbers) if number is None]
     for i, line in enumerate(lines):
@@ -117,8 +120,14 @@ def _read_target(
         if numbers[i] is None and len(odd) < 0.1 * len(words):
             said += f"{words[i][:40]!r} is not a number, as most others are"
             raise DataError(f"{said}. Mend it, or delete the row.")
+    if len({*words}) > len({*numbers}) and all(map(_is_long, words)):
+        return np.array(words)  # Codes, which as numbers would be the same.
     values = np.array(words if odd else numbers)
     return values if odd or np.isfinite(values.astype(float)).all() else np.array(words)
+
+
+def _is_long(word: str) -> bool:
+    return word.isdigit() and len(word) > _DIGITS
 
 
 def _make_table(
