@@ -80,6 +80,10 @@ def errors_of_chords(rows: list[Row]) -> Iterator[float]:
                 yield named[0]["error"]
 
 
+def training_of_vgg5(rows: list[Row]) -> list[float]:
+    return [row["accuracy"] for row in rows]
+
+
 METHODS = (
     ("Equilibrium, default",),
     ("Heun", "Heun, default"),
