@@ -87,9 +87,10 @@ def train(
     elif shown:
         said = describe_metric(task.headline, record[task.headline])
         epochs = f"{record['epoch']} epoch" + "s" * (record["epoch"] != 1)
-        say(f"{said} after {epochs}\nreport: {folder.report}")
+        say(f"{said} after {epochs}")
         for line in advise(task.setting.config, record):
             say(line, err=True)
+        say(f"report: {folder.report}")
     if show and not webbrowser.open(folder.report.resolve().as_uri()):
         say("jpc: --open found no browser here: open the report yourself.", err=True)
 
