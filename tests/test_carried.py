@@ -124,11 +124,11 @@ def traced(method, state):
 
 def test_by_default_descent_is_left_out_from_then_on():
     assert traced(jpc.Equilibrium(), begin())["inference"].max_steps == 0
+    assert traced(jpc.Equilibrium(), begin("relu"))["inference"].max_steps == 0
 
 
 @pytest.mark.slow
-def test_rectifiers_own_matrices_and_other_methods_carry_nothing():
-    assert traced(jpc.Equilibrium(), begin("relu"))["inference"] is None
+def test_own_matrices_and_other_methods_carry_nothing():
     assert traced(jpc.Descent(0.1, 3), begin())["inference"] is None
     assert traced(jpc.Equilibrium(shared=None), begin())["inference"] is None
 

@@ -80,13 +80,17 @@ def succeeded(inferred):
 
 def assert_honest(problem, inferred, rtol, chain=None, start=None):
     """No energy is higher than before, and who succeeded has no gradient left: none to speak
-    of, as the tolerance is for errors in other coordinates.
+    of, as the tolerance is for errors in other coordinates. What is said of it is what it is.
     """
     chain = chain or problem.chain()
     before = chain.feedforward(problem.x) if start is None else states_of(problem, start)
     before, after = [*before[:-1], np.asarray(problem.y)], states_of(problem, inferred.nodes)
     assert np.all(energies(chain, after) <= energies(chain, before) + 1e-12)
     assert np.all(gaps(chain, after)[succeeded(inferred)] <= 30 * rtol)
+    assert np.all(inferred.stats["evaluations"] == inferred.stats["steps"] + 1)
+    norm = lambda parts: np.sqrt(sum(np.sum(x**2, axis=1) for x in parts))
+    relative = norm(chain.activity_grads(after)[1:]) / norm(after[1:-1])
+    assert_close(inferred.stats["gradient_norm"], relative, rtol=1e-5, atol=1e-10)
 
 
 def assert_converged(problem, inferred, rtol, chain=None):
@@ -451,6 +455,18 @@ def test_examples_do_not_matter_to_one_another():
     for which in ([3, 1, 4, 0, 2], [2, 2, 0, 2, 2]):
         again = solve(pick(problem, which), inference).nodes
         assert_close(again, jax.tree.map(lambda z: z[np.array(which)], nodes))  # noqa: B023
+
+
+def test_chords_of_a_processor_are_as_many_as_it_takes():
+    """A second one says how far off the first was: that is the least, and a tight tolerance takes
+    more. An accelerator, which would have to wait for the answer, takes a fixed number.
+    """
+    problem = HARD["weights x 3"]()
+    loose, tight = (
+        solve(problem, jpc.Equilibrium(rtol=rtol, max_steps=0)).stats for rtol in (0.9, 1e-6)
+    )
+    assert np.max(loose["steps"]) == 2
+    assert np.max(tight["steps"]) > equilibrium_module._FEW
 
 
 def test_examples_share_no_more_than_a_matrix():

@@ -206,6 +206,19 @@ def test_tolerances_of_the_steady_state_can_be_given():
         assert np.all(loose.stats["t1"] < strict.stats["t1"])
 
 
+def test_gradient_norm_of_a_batch_is_that_of_each_example():
+    """Of its own energy, though it moves by the mean of the batch: in time one takes as many times
+    longer as there are examples, and both end in the same place.
+    """
+    batch = len(PROBLEM.x)
+    mean = jpc.GradientFlow(dfx.Euler(), 2.0 * batch, 0.125 * batch, FIXED, reduction="mean")
+    found = infer(mean, PC, *PROBLEM.posed())
+    assert_close(free(found), PROBLEM.chain().euler(PROBLEM.states, 0.125, 16)[1:-1])
+    sizes = np.sqrt(sum(np.sum(np.square(z), axis=1) for z in free(found)))
+    expected = gradient_sizes(PROBLEM, found.nodes) / sizes
+    assert_close(found.stats["gradient_norm"], expected, rtol=1e-8)
+
+
 def test_gradient_norm_is_that_of_the_end():
     inferred = infer(heun(1.0), PC, *PROBLEM.posed())
     sizes = np.sqrt(sum(np.sum(np.square(z), axis=1) for z in free(inferred)))

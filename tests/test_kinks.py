@@ -6,13 +6,16 @@ differences of the equilibrium energy itself.
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.random as jr
 import numpy as np
 import optax
 import pytest
 from helpers import SIZES, arrays, infer, make_problem, slowly
 
 import jpc
-from jpc._inference.kinks import settle
+from jpc._energy import Unfolded
+from jpc._energy.hold import held_error, hold
+from jpc._inference.kinks import find_kinks, settle
 
 EXACT = jpc.Equilibrium(rtol=1e-9)
 PROBLEMS = {
@@ -107,6 +110,84 @@ def test_errors_are_coordinates_too():
     assert np.isclose(
         energy(layers, inferred.nodes, clamps), jpc.PCEnergy()(layers, states, clamps), rtol=1e-9
     )
+
+
+def test_the_gradient_of_what_is_held_does_not_count():
+    """How far an answer is off is the gradient of the units that are not at their kinks, relative
+    to the states, also where little was asked for.
+    """
+    problem = PROBLEMS["small"]()
+    inferred = solve(problem, jpc.Equilibrium(rtol=0.2, chords=0))
+    below, above = (slopes(problem, inferred.nodes, side) for side in (-1e-13, 1e-13))
+    free = [np.where(b - a < 1e-9, a, 0) for a, b in zip(below, above, strict=True)]
+    norm = lambda parts: np.sqrt(sum(np.sum(np.square(z), axis=1) for z in parts))
+    expected = norm(free) / norm(inferred.nodes[1:-1])
+    assert np.max(expected) > 1e-3  # Else this test says little.
+    np.testing.assert_allclose(inferred.stats["gradient_norm"], expected, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("bend", [0.0, 0.01, 1.6, -1.0])
+def test_a_unit_that_is_held_is_at_rest(bend):
+    """F(z) = p / 2 (z - m)^2 - g z to the right of zero, and with `bend` g to the left of it."""
+    m, g, p = np.random.default_rng(0).normal(size=(3, 1000))
+    p = np.abs(p) + 0.1
+    side = lambda z: np.where(z > 0, 1.0, bend)
+    error = jnp.zeros_like(m)
+    for _ in range(3):
+        z, pull = jax.vjp(lambda error: hold(bend, jnp.asarray(m), error, jnp.asarray(p)), error)
+        error = pull(g * side(z))[0] / p
+    z = m + held_error(bend, jnp.asarray(m), error)
+    at_zero = np.abs(z) < 1e-12
+    left, right = (p * (z - m) - g * side(np.where(at_zero, x, z)) for x in (-1, 1))
+    assert np.all(left <= 1e-12) and np.all(right >= -1e-12)
+    assert 10 < np.sum(at_zero) < 900
+
+
+def test_iterations_that_hold_units_converge():
+    """Also with a matrix that is not their own, where hops would go on for ever."""
+    problem = PROBLEMS["small"]()
+    inferred = solve(problem, jpc.Equilibrium(rtol=1e-7, chords=20, max_steps=0))
+    assert np.all(np.asarray(inferred.result == jpc.RESULTS.successful))
+    z = [np.where(np.abs(z) < 1e-5, 0, z) for z in inferred.nodes[1:-1]]
+    left, right = (slopes(problem, [None, *z, None], side) for side in (-1e-13, 1e-13))
+    for below, above in zip(left, right, strict=True):
+        assert np.all(below <= 1e-4) and np.all(above >= -1e-4)
+
+
+def kinks_of(*fns, parents=None):
+    """Of a chain, or of a graph."""
+    given = parents or {i + 1: (i,) for i in range(len(fns))}
+    network = {0: jpc.Node()} | {
+        name: jpc.Node(fn, tuple(given[name])) for name, fn in zip(given, fns, strict=True)
+    }
+    last = max(network)
+    nodes, clamps = (
+        {n: jnp.ones(4) if (n in (0, last)) == fixed else None for n in network}
+        for fixed in (False, True)
+    )
+    return find_kinks(*Unfolded.of(network, nodes, clamps))
+
+
+def test_which_kinks_can_be_held():
+    linear = eqx.nn.Linear(4, 4, key=jr.key(0))
+    first = lambda act: lambda z: linear(act(z))
+    assert kinks_of(linear, first(jax.nn.relu)) == ("held", {1: 0.0})
+    kind, bends = kinks_of(linear, first(jax.nn.leaky_relu), first(jax.nn.relu))
+    assert kind == "held" and np.allclose([bends[1], bends[2]], [0.01, 0])
+    assert kinks_of(linear, first(jnp.tanh)) == ("none", {})
+    assert kinks_of(first(jax.nn.relu), linear) == ("none", {})  # Of what is given.
+    others = [
+        (linear, first(jax.nn.hard_tanh)),  # Its kinks are not at zero,
+        (linear, lambda z: jax.nn.relu(linear(z))),  # nor are these.
+        (linear, lambda z: linear(jax.nn.relu(z)) + z),  # By how much depends on the gradient.
+    ]
+    for fns in others:
+        assert kinks_of(*fns) == ("rectifiers", {})
+    both = {1: (0,), 2: (1,), 3: (1, 2)}
+    both_ways = kinks_of(linear, first(jax.nn.relu), lambda a, b: linear(a + b), parents=both)
+    assert both_ways == ("rectifiers", {})
+    pool = lambda z: linear(jnp.tile(jnp.max(jnp.sort(z).reshape(2, 2), axis=1), 2))
+    assert kinks_of(linear, pool)[0] == "others"
 
 
 def test_newton_takes_one_step_on_a_square_and_one_to_see_it():

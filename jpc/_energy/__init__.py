@@ -6,7 +6,11 @@ from .base import (
     total as total,
 )
 from .bpc import BPCEnergy as BPCEnergy
-from .epc import EPCEnergy as EPCEnergy, LocalEnergy as LocalEnergy
+from .epc import (
+    EPCEnergy as EPCEnergy,
+    LocalEnergy as LocalEnergy,
+    check_of_states as check_of_states,
+)
 from .graph import GraphEnergy as GraphEnergy
 from .loss import (
     LOSSES as LOSSES,

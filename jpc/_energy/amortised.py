@@ -29,5 +29,10 @@ class AmortisedEnergy(AbstractEnergy):
                 f"AmortisedEnergy needs one more of nodes and of clamps than of layers, got "
                 f"{len(nodes)}, {len(clamps)} and {len(params)}."
             )
+        if any(z is None for z in (*nodes[:-1], *clamps[1:])):
+            raise ValueError(
+                "AmortisedEnergy compares the guesses of one network, all nodes but the last, "
+                "with what another one inferred, all clamps but the first: one of them is None."
+            )
         chain = zip(params, nodes[:-1], clamps[1:], strict=True)
         return [squared_error(target, layer(guess)) for layer, guess, target in chain]

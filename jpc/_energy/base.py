@@ -119,11 +119,16 @@ def _check_energy(energy: Any) -> AbstractEnergy:
 
 
 def _check_terms(terms: Any) -> Terms:
+    if terms is None:
+        raise TypeError("Terms of an energy are numbers, but terms(...) returned None.")
     for path, term in jax.tree.leaves_with_path(terms):
+        which = f"terms(...){jax.tree_util.keystr(path)}"
+        if not is_real(term):
+            raise TypeError(f"Terms of an energy are real numbers, but {which} is {show(term)}.")
         if np.shape(term) != ():
             raise ValueError(
-                f"Terms of an energy are numbers, for one example, but terms(...)"
-                f"{jax.tree_util.keystr(path)} has the shape {np.shape(term)}: sum over its units."
+                f"Terms of an energy are numbers, for one example, but {which} has the shape "
+                f"{np.shape(term)}: sum over its units."
             )
     return terms
 

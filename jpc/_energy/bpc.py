@@ -1,6 +1,7 @@
 from typing import Any
 
 import jax
+from jax.core import Tracer
 from jaxtyping import Array, Bool
 
 from .._clamp import states
@@ -56,6 +57,9 @@ class BPCEnergy(AbstractEnergy):
         check_number("forward_weight", self.forward_weight, least=0.0)
         check_number("backward_weight", self.backward_weight, least=0.0)
         check_number("source_gradient", self.source_gradient, least=0.0, most=1.0)
+        weights = (self.forward_weight, self.backward_weight)
+        if not (any(isinstance(w, Tracer) for w in weights) or any(weights)):
+            raise ValueError("forward_weight and backward_weight are both 0: nothing would learn.")
 
     def terms(
         self, params: Given[tuple[Layers, Layers]], nodes: Nodes, clamps: Clamps

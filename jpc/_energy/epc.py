@@ -71,6 +71,16 @@ class EPCEnergy(AbstractEnergy):
         return terms if isinstance(nodes, dict) else list(terms.values()), parts.penalise(params)
 
 
+def check_of_states(energy: AbstractEnergy) -> None:
+    """That no part of an energy is one of errors."""
+    is_epc = lambda part: isinstance(part, EPCEnergy)
+    if any(map(is_epc, jax.tree.leaves(energy, is_leaf=is_epc))):
+        raise ValueError(
+            "The nodes of a jpc.EPCEnergy are errors, and here they are states: give the energy "
+            "inside of it, and inference=jpc.InErrors(...), which descends in the errors."
+        )
+
+
 class LocalEnergy(AbstractEnergy):
     r"""An energy to learn from, with errors that are given rather than computed: for each
     node its state and $\delta_n = -\partial F / \partial f_n$, with which

@@ -5,7 +5,7 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import PyTree
 
-from .._given import check_callable, check_layer, check_type
+from .._given import check_callable, check_layer, check_type, show
 from .._types import Clamps, Given, Loss, Nodes, Terms
 from .loss import squared_error
 from .network import AbstractNetworkEnergy, Network, Node, check_loss, sort
@@ -68,8 +68,8 @@ class GraphEnergy(AbstractNetworkEnergy):
         precision: Given[Mapping[str, Any] | None] = None,
     ):
         check_type("parents", parents, Mapping, "{'y': ['x']}")
-        check_type("loss", loss or {}, Mapping, "{'y': jpc.cross_entropy}")
-        check_type("precision", precision or {}, Mapping, "{'y': 0.5}")
+        check_type("loss", loss, Mapping | None, "{'y': jpc.cross_entropy}")
+        check_type("precision", precision, Mapping | None, "{'y': 0.5}")
         if not parents:
             raise ValueError("parents names no state that is predicted, such as {'y': ['x']}.")
         for name, given in parents.items():
@@ -78,7 +78,7 @@ class GraphEnergy(AbstractNetworkEnergy):
             if not (listed and all(isinstance(p, str) for p in given)):
                 raise TypeError(
                     f"The parents of {name!r} must be a list of names, such as ['x'], got "
-                    f"{given!r}."
+                    f"{show(given)}."
                 )
         self.parents = tuple((name, tuple(given)) for name, given in parents.items())
         self.loss, self.precision = dict(loss or {}), dict(precision or {})

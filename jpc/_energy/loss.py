@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
+from .._clamp import Masked
 from .._given import show
 from .._types import Given, Loss, Scalar
 
@@ -101,23 +102,28 @@ LOSSES: dict[str, Loss] = {
 }
 
 
-def not_a_distribution(name: str, targets: Array) -> dict[str, Array]:
-    """What can be wrong with targets of a cross-entropy: messages, and whether it is so."""
-    sums = jnp.sum(targets, axis=-1)
+def not_a_distribution(name: str, targets: Array, whole: Any = True) -> dict[str, Array]:
+    """What can be wrong with targets of a cross-entropy, of the examples that have any: messages,
+    and whether it is so.
+    """
+    apart = jnp.abs(jnp.sum(targets, axis=-1) - 1) > 1e-2
     wrong = f"{name} must be the probabilities of classes for the cross-entropy, such as one-hot"
     return {
         f"{wrong}, but some are negative.": jnp.any(targets < 0),
         f"{wrong}, but some do not sum to 1. If one is not known, say so with a mask.": jnp.any(
-            jnp.abs(sums - 1) > 1e-2
+            apart & whole
         ),
     }
 
 
-def unfit(name: str, losses: Sequence[Any], targets: Array) -> dict[str, Array]:
-    """What can be wrong with targets of some losses."""
-    found = {}
+def unfit(name: str, losses: Sequence[Any], given: Any) -> dict[str, Array]:
+    """What can be wrong with targets of some losses, given whole or in part."""
+    found, masked = {}, isinstance(given, Masked)
+    targets = given.fill(0) if masked else given
     if cross_entropy in losses:
-        found |= not_a_distribution(name, targets)
+        found |= _split(name, given.mask) if masked else {}
+        whole = jnp.all(given.mask, axis=-1) if masked else True
+        found |= not_a_distribution(name, targets, whole)
     if bernoulli in losses:
         outside = jnp.any((targets < 0) | (targets > 1))
         found[f"{name} must be numbers between 0 and 1 for the Bernoulli loss."] = outside
@@ -126,3 +132,12 @@ def unfit(name: str, losses: Sequence[Any], targets: Array) -> dict[str, Array]:
             targets < 0
         )
     return found
+
+
+def _split(name: str, mask: Array) -> dict[str, Array]:
+    rows = mask.reshape(len(mask), -1)
+    message = (
+        f"{name}: mask gives only some of the classes of an example. The cross-entropy needs all "
+        "of them or none: give one boolean for each example."
+    )
+    return {message: jnp.any(jnp.any(rows, axis=1) & ~jnp.all(rows, axis=1))}

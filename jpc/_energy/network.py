@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from .._clamp import Masked, check_lists, entry, spell, states
-from .._given import check_callable, is_real, show
+from .._given import check_callable, check_flags, check_layer, check_number, is_real, show
 from .._layer import apply
 from .._stack import predict
 from .._types import Clamps, Given, Loss, Name, Nodes, Number, Scalar, Terms
@@ -57,16 +57,20 @@ class Node(eqx.Module):
     parents: Given[tuple[Name, ...]] = eqx.field(static=True, default=())
     loss: Given[Loss] = squared_error
     precision: Given[Number | Float[Array, "..."]] = 1.0
-    learned: bool = eqx.field(static=True, default=False)
+    learned: Given[bool] = eqx.field(static=True, default=False)
 
     def __check_init__(self):
         if self.fn is not None:
             check_callable("fn", self.fn, "eqx.nn.Linear(...), or None")
+            check_layer("fn", self.fn)
         if not isinstance(self.parents, tuple):
             raise TypeError(f"parents must be a tuple of names, got {show(self.parents)}.")
         check_loss("loss", self.loss)
+        check_flags(learned=self.learned)
         if not is_real(self.precision):
             raise TypeError(f"precision must be a number or an array, got {show(self.precision)}.")
+        if isinstance(self.precision, int | float):
+            check_number("precision", self.precision)
 
     def predict(self, z: dict[Name, Array], name: str = "A layer") -> Array | None:
         """Its prediction by the states of its parents. An error begins with `name`."""
@@ -156,6 +160,11 @@ def _cost(loss: Loss, target: Array, prediction: Array) -> Scalar:
         raise ValueError(
             f"The loss of one example must be a number, got {got}: sum over its units."
         )
+    if not jnp.issubdtype(jnp.result_type(cost), jnp.floating):
+        raise ValueError(
+            "The loss of one example must be a float, for it is descended by its gradient, and "
+            f"{jnp.result_type(cost)} has none."
+        )
     return cost
 
 
@@ -213,12 +222,24 @@ class AbstractNetworkEnergy(AbstractEnergy):
         """
 
     def layerwise(self, params: PyTree, nodes: Nodes, clamps: Clamps) -> Terms:
-        check_known(self.network(params), nodes, clamps)
+        check_known(network_of(self, params), nodes, clamps)
         return super().layerwise(params, nodes, clamps)
 
     def terms(self, params: PyTree, nodes: Nodes, clamps: Clamps) -> Terms:
-        terms = costs(self.network(params), nodes, clamps)
+        terms = costs(network_of(self, params), nodes, clamps)
         return terms if isinstance(nodes, dict) else list(terms.values())
+
+
+def network_of(energy: AbstractNetworkEnergy, params: PyTree) -> Network:
+    """What an energy says that it is."""
+    network = energy.network(params)
+    given: Any = network
+    if not (isinstance(given, dict) and all(isinstance(x, Node) for x in given.values())):
+        raise TypeError(
+            f"network of {type(energy).__name__} must return a dictionary of jpc.Node by name, "
+            f"got {show(network)}."
+        )
+    return network
 
 
 class AbstractPenalty(AbstractEnergy):
@@ -284,7 +305,7 @@ class Parts(eqx.Module):
         """All of them in one. What one of them does not predict, another one may."""
         joined: Network = {}
         for factor, part in self.networks:
-            for name, plain in part.network(params).items():
+            for name, plain in network_of(part, params).items():
                 node = _scale(factor, plain)
                 joined[name] = _join(name, joined[name], node) if name in joined else node
         order = sort({name: node.parents for name, node in joined.items()})
@@ -375,7 +396,7 @@ def check_known(network: Network, nodes: Any, clamps: Any) -> None:
     if unknown and network.keys() <= {*named}:
         raise ValueError(
             f"There is {spell(unknown[0])} among the nodes and clamps, but the network has only "
-            f"{', '.join(map(spell, network))}."
+            f"{', '.join(map(spell, network)) or 'penalties, and no states'}."
         )
 
 

@@ -55,7 +55,7 @@ class PCEnergy(AbstractNetworkEnergy):
         if self.stiffness is not None:
             check_number("stiffness", self.stiffness, above=0.0)
         given: Any = self.precision
-        if isinstance(given, str) or not (isinstance(given, Sequence) or np.ndim(given)):
+        if isinstance(given, str | bytes) or not (isinstance(given, Sequence) or np.ndim(given)):
             check_precision("precision", given)
             return
         if not len(given):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from .._given import check_callable, check_model, show
+from .._given import check_callable, check_layer, check_model, show
 from .._layer import Layer
 from .._types import Given, Layers
 from .network import AbstractNetworkEnergy, Network
@@ -36,6 +36,7 @@ class Precise(eqx.Module):
 
     def __check_init__(self):
         check_callable("fn", self.fn, "eqx.nn.Linear(...)")
+        check_layer("fn", self.fn)
         log = self.log_precision
         if not (isinstance(log, jax.Array) and jnp.issubdtype(log.dtype, jnp.floating)):
             raise TypeError(

@@ -20,6 +20,7 @@ from jaxtyping import Array, PyTree
 from .._clamp import Masked, entry, inferred, states
 from .._types import Clamps, Name, Nodes, Scalar
 from .base import total
+from .hold import held_error, hold
 from .loss import squared_error
 from .network import (
     Network,
@@ -42,12 +43,15 @@ class Unfolded(eqx.Module):
     - `names`: parents before their children; a tree's dictionary does not keep its order.
     - `free`, `seen`: the names of the states that are inferred, at least in part, and of those
         that are both predicted and given, at least in part.
+    - `bends`: the states whose units are held at zero, where they bend what follows, and the slope
+        of that to the left of zero, relative to the one to the right (see `hold.py`).
     """
 
     network: Network
     names: tuple[Name, ...] = eqx.field(static=True)
     free: tuple[Name, ...] = eqx.field(static=True)
     seen: tuple[Name, ...] = eqx.field(static=True)
+    bends: tuple[tuple[Name, float], ...] = eqx.field(static=True, default=())
 
     @staticmethod
     def of(network: Network, nodes: Nodes, clamps: Clamps) -> tuple["Unfolded", dict, dict]:
@@ -85,9 +89,26 @@ class Unfolded(eqx.Module):
             if name not in v:
                 z[name] = given[name]
                 continue
-            free = v[name] if prediction is None else prediction + v[name]
+            free = v[name] if prediction is None else self._meet(name, prediction, v[name])
             z[name] = free if given[name] is None else given[name].fill(free)
         return z, predicted
+
+    def _meet(self, name: Name, prediction: Array, error: Array) -> Array:
+        """A prediction and an error."""
+        bends = dict(self.bends)
+        if name not in bends:
+            return prediction + error
+        precision = jnp.broadcast_to(self.network[name].precision, error.shape)
+        return hold(bends[name], prediction, error, precision.astype(error.dtype))
+
+    def bending(self, bends: dict[Name, float]) -> "Unfolded":
+        """The same network, some of whose states bend what follows."""
+        return dataclasses.replace(self, bends=tuple(bends.items()))
+
+    def held(self, v: dict, predicted: dict) -> dict[Name, Array]:
+        """The errors with which units are where they are held."""
+        at = {name: held_error(slope, predicted[name], v[name]) for name, slope in self.bends}
+        return {**v, **at}
 
     def foresee(self, given: dict) -> dict[Name, Array]:
         """What is predicted from given states alone, and so does not depend on the errors."""

@@ -14,4 +14,4 @@ from .forward import Forward as Forward
 from .in_errors import InErrors as InErrors
 from .langevin import Langevin as Langevin
 from .minimise import Minimise as Minimise
-from .nudged import Nudged as Nudged
+from .nudged import Nudged as Nudged, check_infers as check_infers

@@ -3,6 +3,7 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jaxtyping import Array
 
 from .._clamp import Masked, inferred, states
@@ -77,9 +78,9 @@ class FixedPrediction(AbstractInference):
     def __check_init__(self):
         check_number("dt", self.dt, above=0.0, most=2.0)
         check_count("steps", self.steps, none=True)
-        if self.steps is None and isinstance(self.dt, float) and self.dt != 1:
+        if self.steps is None and not isinstance(self.dt, Tracer) and self.dt != 1:
             raise ValueError(
-                f"dt is of a number of steps: FixedPrediction(steps=20, dt={self.dt})"
+                f"dt is of a number of steps: FixedPrediction(steps=20, dt={float(self.dt):g})."
             )
 
     @method

@@ -1,6 +1,6 @@
 import abc
 import functools as ft
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import equinox as eqx
@@ -10,9 +10,17 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
-from .._checks import checked_jit, raise_if, raise_if_failed, raise_if_not_finite
-from .._clamp import check_problem
-from .._energy import AbstractEnergy, check_known, take_apart
+from .._checks import (
+    all_finite,
+    checked_jit,
+    failing,
+    not_finite,
+    raise_if,
+    raise_if_failed,
+    raise_if_not_finite,
+)
+from .._clamp import Masked, check_problem, entries, entry, spell
+from .._energy import AbstractEnergy, EPCEnergy, check_known, take_apart, unfit
 from .._given import (
     check_callable,
     check_count,
@@ -248,13 +256,13 @@ def method(call: _Call) -> _Call:
     """
 
     @checked_jit
-    @ft.wraps(call)
-    def compiled(self, energy, params, nodes, clamps, **named):
+    def compiled(self, energy, params, nodes, clamps, known, *, record, key):
         refuse_half("params", params)
         _check_known(energy, params, nodes, clamps)
-        if named["record"] is not None:
-            _check_record(named["record"].fn, params, nodes, clamps)
-        return call(self, energy, params, nodes, clamps, **named)
+        clamps = _check_clamps(energy, params, clamps, known)
+        if record is not None:
+            _check_record(record.fn, params, nodes, clamps)
+        return call(self, energy, params, nodes, clamps, record=record, key=key)
 
     def made(self, energy, params, nodes, clamps, *, record=None, key=None):
         check_type("energy", energy, AbstractEnergy, "jpc.PCEnergy()")
@@ -262,7 +270,8 @@ def method(call: _Call) -> _Call:
         check_key(key)
         check_problem(nodes, clamps)
         self, energy = floats_to_arrays((self, energy))
-        return compiled(self, energy, params, nodes, clamps, record=record, key=key)
+        known = not any(isinstance(x, Tracer) for x in jax.tree.leaves((nodes, clamps)))
+        return compiled(self, energy, params, nodes, clamps, known, record=record, key=key)
 
     return ft.wraps(call)(made)  # pyright: ignore[reportReturnType]
 
@@ -286,6 +295,33 @@ def _check_known(energy: AbstractEnergy, params: PyTree, nodes: Any, clamps: Any
     except TypeError:  # One that does not say, or of which no method could ask for it.
         return
     check_known(network, nodes, clamps)
+
+
+def _check_clamps(energy: AbstractEnergy, params: PyTree, clamps: Any, known: bool) -> Any:
+    """That they are what the losses take, if they are not made by another program, which says
+    so itself; and, of a call that has failed, that they are finite.
+    """
+    problems = unfit_clamps(energy, params, clamps) if known else {}
+    if failing():
+        named = {spell(n): c for n, c in entries(clamps) if c is not None}
+        whole = {
+            n: c.fill(jnp.zeros(())) if isinstance(c, Masked) else c for n, c in named.items()
+        }
+        problems |= {not_finite(f"clamps: {n}"): ~all_finite(c) for n, c in whole.items()}
+    return raise_if(problems, clamps) if problems else clamps
+
+
+def unfit_clamps(energy: AbstractEnergy, params: PyTree, clamps: Any) -> dict[str, Array]:
+    """What can be wrong with the targets of the losses, if the energy says what these are."""
+    inner = energy.energy if isinstance(energy, EPCEnergy) else energy
+    try:
+        network = take_apart(inner).network(params)
+    except TypeError:
+        return {}
+    given = {name: entry(clamps, name) for name, node in network.items() if node.fn is not None}
+    targets = {name: z for name, z in given.items() if isinstance(z, jax.Array | Masked)}
+    found = [unfit(f"clamps: {spell(n)}", [network[n].loss], z) for n, z in targets.items()]
+    return {message: bad for some in found for message, bad in some.items()}
 
 
 def until(t1: Any, ts: Array, nodes: Nodes) -> Nodes:
@@ -362,8 +398,8 @@ def finish(
     nodes: Nodes,
     end: Nodes,
     clamps: Clamps,
-    result: RESULTS,
-    stats: dict[str, Any],
+    result: Given[RESULTS],
+    stats: Given[dict[str, Any]],
     *,
     throw: bool = True,
     trajectory: Trajectory | None = None,
@@ -389,6 +425,8 @@ def finish(
     inferred = jpc.finish(energy, model, nodes, nodes, clamps, ended, {"steps": 0})
     ```
     """
+    check_type("result", result, RESULTS, "jpc.RESULTS.successful")
+    check_type("stats", stats, Mapping, '{"steps": 20}')
     before, after = (examples(energy, params, z, clamps) for z in (nodes, end))
     spread = lambda x: jnp.broadcast_to(x, before.shape)
     result, stats = jax.tree.map(spread, (result, stats))

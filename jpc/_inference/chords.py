@@ -24,6 +24,7 @@ from jaxtyping import Array
 from .._energy import Unfolded, ravel
 from .._solve import solve
 from .._types import Name
+from .kinks import Kinks
 from .relax import blur_of, dot, norm, rounding_of
 
 
@@ -142,7 +143,8 @@ def energy_of(unfolded: Unfolded, v: dict, given: dict) -> tuple[Array, Array]:
 class Chords(NamedTuple):
     r"""The iterations of one example. `shared` is an [`Inverse`][] or a [`Matrix`][], or what is
     like one of these. `strict`: whether $\lambda$ by itself is to be within the tolerance, not
-    only all errors in one vector.
+    only all errors in one vector. `kinks`: which ones predictions have. `safe`: whether an
+    example that has not converged learns from its first iteration.
     """
 
     unfolded: Unfolded
@@ -150,11 +152,27 @@ class Chords(NamedTuple):
     shared: Any
     rtol: Any
     strict: bool
+    kinks: Kinks
+    safe: bool
 
-    def predict(self, v: dict) -> tuple[Array, Callable, Callable, dict]:
-        predict = lambda v: self.unfolded.predict(v, self.given)
-        predicted, pull, z = jax.vjp(predict, v, has_aux=True)
-        return *ravel_pytree(predicted), pull, z
+    def predict(self, v: dict) -> tuple[Array, Callable, Callable, dict, dict]:
+        """What is given, how that depends on `v`, the states, and the predictions of them."""
+
+        def predict(v: dict) -> tuple[dict, tuple[dict, dict]]:
+            z, predicted = self.unfolded.unfold(v, self.given)
+            return {name: predicted[name] for name in self.unfolded.seen}, (z, predicted)
+
+        predicted, pull, (z, every) = jax.vjp(predict, v, has_aux=True)
+        return *ravel_pytree(predicted), pull, z, every
+
+    def settle(self, v: dict, lam: Array) -> tuple[dict, dict]:
+        """The errors and the states with the units that are held just where they are."""
+        _, unravel, pull, _, predicted = self.predict(v)
+        (delta,), weights = pull(unravel(lam)), self.unfolded.weights()
+        holds = lambda n: (delta[n] == -weights[n] * predicted[n]) & (delta[n] != 0)
+        held = {n: jnp.where(holds(n), -jnp.inf, v[n]) for n, _ in self.unfolded.bends}
+        z, predicted = self.unfolded.unfold({**v, **held}, self.given)
+        return self.unfolded.held({**v, **held}, predicted), {n: z[n] for n in v}
 
     def unravel(self, v: dict) -> Callable[[Array], dict]:
         r"""What makes of a vector like $\lambda$ what is like the predictions."""

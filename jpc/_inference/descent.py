@@ -73,7 +73,7 @@ class Descent(AbstractInference):
         trajectory = None
         if record is not None:
             values = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), way)
-            ts = jnp.arange(steps + 1.0)[:, None] + jnp.zeros((1, len(count)))
+            ts = jnp.repeat(jnp.arange(steps + 1.0)[:, None], len(count), axis=1)
             trajectory = Trajectory(ts, values, jnp.max(count) + 1)
         ended = (energy, params, nodes, end, clamps, jax.vmap(converged)(done), stats)
         return finish(*ended, throw=self.throw, trajectory=trajectory)

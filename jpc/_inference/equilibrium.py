@@ -29,7 +29,7 @@ from .base import (
 )
 from .chords import Chords, Found, Inverse, Matrix, add, derivatives, energy_of, learn_from, pair
 from .implicit import implicit
-from .kinks import find_kinks, settle
+from .kinks import Kinks, find_kinks, settle
 from .mix import Way, begin, finish, go_on, until_all, until_together
 from .relax import at_least, dot, norm, pick, relax
 from .sketch import Sketch
@@ -50,9 +50,10 @@ class Equilibrium(AbstractInference):
 
     First come a few iterations of the whole batch, chords, which share a matrix $A$. Examples that
     have not converged then descend by themselves from where they started. In a network with
-    rectifiers all examples do, and take Newton steps that hold the units which end at kinks. No
-    example ends at a higher energy than it started from. `result` says which examples have
-    converged, and `stats["error"]` estimates how far off each of them is, relatively.
+    rectifiers units are held where they rest at their kinks, if its layers begin with them, and
+    each example has its own matrix; with rectifiers elsewhere all examples descend. No example
+    ends at a higher energy than it started from. `result` says which examples have converged,
+    and `stats["error"]` estimates how far off each of them is, relatively.
 
     Learning uses the errors that were solved for. Derivatives of the `nodes` are those of the
     implicit function theorem.
@@ -61,8 +62,7 @@ class Equilibrium(AbstractInference):
     the matrix of this batch, for the next ones. [`jpc.fit`][] uses it, and makes a new matrix
     every 16 steps. Unless `chords` or `max_steps` say otherwise, each batch takes two chords, or
     more until the errors of the batch, together, are off by less than `rtol`. No example then
-    descends by itself, and the history says what share of them has `converged`. (In a network
-    with rectifiers no matrix is kept.)
+    descends by itself, and the history says what share of them has `converged`.
 
     **Arguments:**
 
@@ -74,8 +74,12 @@ class Equilibrium(AbstractInference):
     - `shared`: how many examples of the batch to take the matrix from; `None`: each example
         has its own.
     - `max_steps`: how many steps an example may take by itself after that. With 0 an example that
-        has not converged says so in `result`, and one that is off by more than 10 % learns from
-        its first chord. `None` is 200, and 0 in training that carries the matrix along.
+        has not converged says so in `result`. `None` is 200, and 0 in training that carries the
+        matrix along.
+    - `safe`: with no steps of single examples, whether an example learns from its first chord if
+        it is off by more than 10 % (by more than `rtol` in a network with kinks at which units
+        cannot be held, and chords may hop for ever). What a first chord says is never large.
+        With `False` it learns from its last one, however far off.
     - `dense`: the largest number of units that are predicted and given for which whole matrices
         are made. Beyond it $A$ is sketched, from twice as many products. With 0 there are no
         matrices, and no chords.
@@ -103,6 +107,7 @@ class Equilibrium(AbstractInference):
     shared: Given[int | None] = eqx.field(static=True, default=4)
     max_steps: Given[int | None] = eqx.field(static=True, default=None)
     dense: Given[int] = eqx.field(static=True, default=32)
+    safe: Given[bool] = eqx.field(static=True, default=True)
     throw: Given[bool] = eqx.field(static=True, default=True)
     matrix: PyTree = None
 
@@ -114,7 +119,7 @@ class Equilibrium(AbstractInference):
         if self.chords == self.max_steps == 0:
             raise ValueError("Equilibrium needs at least one chord or step.")
         check_count("shared", self.shared, none=True)
-        check_flags(throw=self.throw)
+        check_flags(safe=self.safe, throw=self.throw)
 
     @method
     def __call__(self, energy, params, nodes, clamps, *, record=None, key=None):
@@ -136,7 +141,10 @@ class Equilibrium(AbstractInference):
 
         def end(v, given):
             v = implicit(v, unfold, params, given)
-            return v if in_errors else {n: unfolded.unfold(v, given)[0][n] for n in v}
+            if in_errors:
+                return v
+            z, _ = unfolded.unfold(v, given)
+            return {name: z[name] for name in v}
 
         ended = like(nodes, pick(okay, jax.vmap(end)(found.v, given), free))
         energies = jax.vmap(still.energy)
@@ -204,21 +212,25 @@ class Equilibrium(AbstractInference):
             okay = after <= before + blur
             return okay, okay & (found.gap <= self.rtol)
 
-        kinks = find_kinks(unfolded, *jax.tree.map(lambda x: x[0], (start, given)))
-        # Beyond a kink may be another equilibrium: who gets there must not depend on a matrix.
-        own = kinks == "rectifiers" and self._steps > 0
+        kinks, bends = find_kinks(unfolded, *jax.tree.map(lambda x: x[0], (start, given)))
         matrix = None
-        if self.chords != 0 and self.dense > 0 and unfolded.definite() and not own:
+        if self.chords != 0 and self.dense > 0 and unfolded.definite():
             share = ft.partial(self._share, unfolded, start, given)
             matrix = share() if self.matrix is None else check_matrix(self.matrix, share)
-            found = self._iterate(unfolded, start, given, matrix)
+        own = self._steps > 0 and kinks in ("held", "rectifiers")
+        tries = matrix is not None and not (own and (kinks == "rectifiers" or size > self.dense))
+        if tries:
+            # Beyond a kink may be another equilibrium: who gets there must not depend on others.
+            how = dataclasses.replace(self, shared=None) if own else self
+            matrices = how._share(unfolded, start, given) if own else matrix
+            found = how._iterate(unfolded.bending(bends), start, given, matrices, kinks)
         else:
             found = jax.vmap(lambda v, given: learn_from(unfolded, v, given, None))(start, given)
         okay, done = assess(found)
         if self._steps > 0:
             # Where kinks cannot be held, what is close will not come much closer.
             over = done | (okay & (found.gap <= _CLOSE)) if kinks == "others" else done
-            if matrix is not None and trying():
+            if tries and trying():
                 return found, okay, done, matrix, ~jnp.all(over)
             alone = ft.partial(self._alone, unfolded, size <= self.dense, kinks)
             found = _few_at_a_time(alone, (start, given), found, over)
@@ -235,15 +247,19 @@ class Equilibrium(AbstractInference):
         okay = jnp.ones_like(found.gap, bool)
         return found._replace(gap=jnp.zeros_like(found.gap)), okay, okay
 
-    def _iterate(self, unfolded: Unfolded, start: dict, given: dict, matrix: PyTree) -> Found:
+    def _iterate(
+        self, unfolded: Unfolded, start: dict, given: dict, matrix: PyTree, kinks: Kinks
+    ) -> Found:
         """Iterations from a feedforward pass, with matrices that were made there."""
         known = jax.vmap(unfolded.foresee)(given)
         problem = (given, known, matrix)
+        strict = self._steps > 0
+        how: Any = dict(strict=strict, kinks=kinks, safe=self.safe and not strict)
         axes = (0, 0, 0, 0 if self.shared is None else None)
 
         def each(fn: Callable[[Chords, Any], Any]) -> Callable[[Any], Any]:
             one = lambda x, given, known, matrix: fn(
-                Chords(unfolded.knowing(known), given, matrix, self.rtol, self._steps > 0), x
+                Chords(unfolded.knowing(known), given, matrix, self.rtol, **how), x
             )
             return lambda x: jax.vmap(one, in_axes=axes)(x, *problem)
 
@@ -290,7 +306,7 @@ class Equilibrium(AbstractInference):
         relaxed = relax(unfolded, start, given, done, **named)
         over, steps = done | (relaxed.gap <= self.rtol), found.steps + relaxed.steps
         new = learn_from(unfolded, relaxed.v, given, None)._replace(gap=relaxed.gap, steps=steps)
-        if kinks == "rectifiers":
+        if kinks in ("held", "rectifiers"):
             new = pick(over, new, _settle(unfolded, new, given, self.rtol, ~over))
         if dense:
             solved = learn_from(unfolded, relaxed.v, given, relaxed.lam)

@@ -105,10 +105,11 @@ class GradientFlow(AbstractInference):
         placed = isinstance(self.controller, dfx.StepTo)
         if placed:
             _check_steps(self.controller, self.t1, self.dt0)
-        if isinstance(self.solver, dfx.Euler) and not (fixed or placed):
+        if not (isinstance(self.solver, dfx.AbstractAdaptiveSolver) or fixed or placed):
             raise ValueError(
-                "Euler has no error estimate to adapt a step size with: give "
-                "stepsize_controller=diffrax.ConstantStepSize() and dt, or use diffrax.Heun()."
+                f"{type(self.solver).__name__} has no error estimate to adapt a step size with: "
+                "give stepsize_controller=diffrax.ConstantStepSize() and dt, or use "
+                "diffrax.Heun()."
             )
 
     @method
@@ -184,8 +185,9 @@ class GradientFlow(AbstractInference):
             progress_meter=self.progress_meter,
         )
         (t1, *ts), (end, *ways) = cast(Any, (solution.ts, solution.ys))
+        t1, end = (jnp.squeeze(last, axis=0) for last in (t1, end))
         attempts, taken = (solution.stats[k] for k in ("num_steps", "num_accepted_steps"))
-        stats = {"steps": taken, "evaluations": 1 + attempts * self._cost(), "t1": t1[0]}
+        stats = {"steps": taken, "evaluations": 1 + attempts * self._cost(), "t1": t1}
         stats["rejected"] = attempts - taken
         way = _without_padding(ts[0], ways[0], keep(state)) if ways else None
         result = _translate(solution.result)
@@ -193,9 +195,9 @@ class GradientFlow(AbstractInference):
             ended, _, descent = cast(Any, solution.solver_state)
             result = RESULTS.where(futile(descent), RESULTS.hopping, result)
         else:
-            ended = field(None, end[0], None)
+            ended = field(None, end, None)
         result = RESULTS.where(rms(ended) <= steady, RESULTS.successful, result)
-        return end[0], ended, result, stats, way
+        return end, ended, result, stats, way
 
     def _watch(self, speed: Array, steady: Scalar, curvature: Any) -> tuple:
         """The solver, and an event that says what it does not see itself."""

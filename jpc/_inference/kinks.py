@@ -8,39 +8,100 @@ there, if the energy rises to both sides; a unit that is held is let go when it 
 
 import re
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import lineax as lx
+import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, PyTree
 
 from .._energy import Unfolded
-from .._types import Number, Scalar
+from .._types import Name, Number, Scalar
 from .relax import Progress
 
 _PATIENCE = 20
 _NEAR = 1e-3
 _TINY = 1e-12  # On one side of a kink, and nowhere else.
-
+_SAME = 1e-3  # Slopes that differ by a smaller part are the same.
 
 _RECTIFIERS = re.compile(r"= (max|min|abs|clamp|select_n)\b")
 _OTHERS = re.compile(r"= (reduce_window|reduce_window_max|reduce_window_min|sort)\b")
 
 
-Kinks: TypeAlias = Literal["none", "rectifiers", "others"]
+Kinks: TypeAlias = Literal["none", "held", "rectifiers", "others"]
 
 
-def find_kinks(unfolded: Unfolded, v: dict, given: dict) -> Kinks:
-    """Which kinks predictions have, as far as their programs tell: none, those of rectifiers and
-    the like, which can be held, or also others, such as a choice among several units.
+def find_kinks(unfolded: Unfolded, v: dict, given: dict) -> tuple[Kinks, dict[Name, float]]:
+    """Which kinks predictions have, as far as their programs tell: none; only those of units at
+    zero, where iterations can hold them; also those of other rectifiers and the like; or also
+    others, such as a choice among several units. And the states that can be held, each with the
+    slope of what it enters to the left of zero, relative to that to the right.
     """
     z, _ = jax.eval_shape(unfolded.unfold, v, given)
-    program = lambda node: str(jax.make_jaxpr(node.fn)(*(z[p] for p in node.parents)))
-    kinds = {program(node) for node in unfolded.network.values() if node.fn is not None}
-    found = lambda pattern: any(pattern.search(program) for program in kinds)
-    return "others" if found(_OTHERS) else "rectifiers" if found(_RECTIFIERS) else "none"
+    network, read = unfolded.network, {}
+    slopes: dict[Name, set] = {name: set() for name in v if network[name].fn is not None}
+    kinds = set()
+    for node in network.values():
+        if node.fn is None or not v.keys() & {*node.parents}:
+            continue
+        enters = [z[parent] for parent in node.parents]
+        program = str(jax.make_jaxpr(node.fn)(*enters))
+        if program not in read:
+            read[program] = _read(program, node.fn, enters)
+        kind, bent = read[program]
+        kinds.add(kind)
+        for parent, slope in zip(node.parents, bent, strict=True):
+            slopes.get(parent, set()).add(slope)
+    alike = {
+        name: min(found) for name, found in slopes.items() if len(found) == 1 and None not in found
+    }
+    bends = {name: slope for name, slope in alike.items() if slope != 1}
+    if any(found - {1.0} and name not in bends for name, found in slopes.items()):
+        kinds.add("rectifiers")
+    return max(kinds, key=get_args(Kinks).index, default="none"), bends
+
+
+def _read(program: str, fn: Callable, enters: list) -> tuple[Kinks, tuple[float | None, ...]]:
+    """Of a prediction: which kinks it has, and by how much it bends in each input at zero."""
+    kinked, others = (pattern.search(program) for pattern in (_RECTIFIERS, _OTHERS))
+    slopes = _slopes(fn, enters) if kinked else (1.0,) * len(enters)
+    # A program whose kinks are not where its inputs are zero has them elsewhere.
+    elsewhere = kinked and all(slope in (None, 1.0) for slope in slopes)
+    kind = "rectifiers" if elsewhere else "held" if kinked else "none"
+    return ("others" if others else kind), slopes
+
+
+def _slopes(fn: Callable, like: list) -> tuple[float | None, ...]:
+    """The slope of a function to the left of zero, relative to that to the right, in each of its
+    inputs, found by trying it out: 1 where it does not bend, and `None` if it is not the same for
+    all units, whatever the parameters and the other inputs are.
+    """
+    program = eqx.filter_closure_convert(fn, *like)
+    arrays, rest = eqx.partition(program, eqx.is_array)
+    made = jax.eval_shape(program, *like)
+    rng = np.random.default_rng(0)
+    draw = lambda x: rng.normal(size=(2, *x.shape)).astype(x.dtype)
+
+    def ratios(arrays, z, t):
+        side = lambda i, x: [*z[:i], jnp.full_like(z[i], x), *z[i + 1 :]]
+        pull = lambda i, x: jax.vjp(eqx.combine(arrays, rest), *side(i, x))[1](t)[i]
+        return [pull(i, -_TINY) / pull(i, _TINY) for i in range(len(z))]
+
+    def common(ratios: Array) -> float | None:
+        one = float(np.median(ratios))
+        return (
+            (one if abs(one - 1) > _SAME else 1.0) if np.ptp(ratios) <= _SAME * abs(one) else None
+        )
+
+    try:
+        with jax.ensure_compile_time_eval():
+            tried = jax.jit(jax.vmap(ratios))(*jax.tree.map(draw, (arrays, like, made)))
+    except Exception:  # A function that does not take random numbers is not held.
+        return (None,) * len(like)
+    return tuple(map(common, tried))
 
 
 def settle(
@@ -126,8 +187,8 @@ def _newton(energy, z: Array, pins: Array, gradient: Array) -> Array:
     options: Any = dict(rtol=tolerance, atol=atol, stabilise_every=None)
     solver = lx.CG(max_steps=min(2 * z.size, 200), **options)
     move = lx.linear_solve(operator, -gradient, solver, throw=False).value
-    downhill = jnp.all(jnp.isfinite(move)) & (jnp.vdot(move, gradient) < 0)
-    return jnp.where(downhill, move, -gradient)
+    along = jnp.vdot(move, gradient)  # No number, or infinite, if any entry of the move is.
+    return jnp.where(jnp.isfinite(along) & (along < 0), move, -gradient)
 
 
 def _search(energy, z: Array, pins: Array, move: Array, most: Array) -> tuple[Array, Array, Array]:

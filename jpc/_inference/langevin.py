@@ -81,9 +81,9 @@ class Langevin(AbstractInference):
         check_type("solver", self.solver, dfx.AbstractSolver, "diffrax.Euler()")
         check_count("max_steps", self.max_steps)
         check_flags(throw=self.throw)
-        if self.path not in _PATHS:
+        if not (isinstance(self.path, type) and self.path in _PATHS):
             listed = " or ".join(f"diffrax.{kind.__name__}" for kind in _PATHS)
-            raise TypeError(f"path must be {listed}, the class itself: got {self.path!r}.")
+            raise TypeError(f"path must be {listed}, the class itself: got {show(self.path)}.")
 
     @method
     def __call__(self, energy, params, nodes, clamps, *, record=None, key=None):
@@ -133,7 +133,11 @@ class Langevin(AbstractInference):
             adjoint=adjoint,
         )
         end, way = cast(Any, solution.ys)
-        return jax.tree.map(lambda z: z[0], end), way, solution.stats["num_steps"]
+        return (
+            jax.tree.map(lambda z: jnp.squeeze(z, axis=0), end),
+            way,
+            solution.stats["num_steps"],
+        )
 
     def _speed(self, nodes: Nodes, clamps: Clamps) -> Nodes:
         speed = self.preconditioner

@@ -6,6 +6,9 @@ shortest, if steps were linear in their points (Anderson's method). The length o
 its errors $v$, weighted by their precisions. For two things make iterations slow: the matrix is
 that of other examples, and the network bends. The second cannot be seen in the small space of
 $\lambda$. An iteration from a point of higher energy is taken back, and a shorter step tried.
+
+All errors of an example are in one vector here: what is done to it is compiled once, not once a
+layer.
 """
 
 import functools as ft
@@ -14,6 +17,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool
 
 from .._energy import ravel
@@ -21,10 +25,13 @@ from .._types import Number
 from .chords import Chords, Found
 from .relax import at_least, norm, pick, product_eps
 
-# How fast changes shrink, at most and at least, as far as is believed: strictly, and in training.
-_STRICT, _RATIOS = (0.2, 0.9), (0.1, 0.9)
+# What is left after a step, as a part of it, at least: strictly, in training, and where there are
+# kinks, between whose sides iterations may hop for ever. And at most.
+_STRICT, _RELAXED, _HOPPING, _SLOW = 0.25, 0.1, 0.5, 9.0
 _SHORTER = 0.25  # Of a step that led to a higher energy.
-_LOST = 0.1  # Off by more than this, an example learns from its first iteration.
+# Off by more than this, and than `rtol`, an example learns from its first iteration. (Where
+# units are held the estimate counts at least half of a step, not a tenth of it.)
+_LOST = dict(none=0.1, held=0.5, rectifiers=0.0, others=0.0)
 _PATIENCE, _FALLS = 8, 0.8  # Iterations of a batch; the part that two more leave, at most.
 _FLAT = 1e-3  # Energies that differ by a smaller part count as the same.
 # Parts of the tolerance, strictly and in training, to which an example goes on while it waits.
@@ -35,7 +42,7 @@ _INNER = 5, 2  # Newton's steps for a loss that is not a square, at first and th
 class _Pair(NamedTuple):
     r"""Coordinates `v` and $\lambda$, or a difference of such."""
 
-    v: dict
+    v: Array
     lam: Array
 
     def plus(self, other: "_Pair", times: Number = 1.0) -> "_Pair":
@@ -44,9 +51,9 @@ class _Pair(NamedTuple):
     def minus(self, other: "_Pair") -> "_Pair":
         return jax.tree.map(jnp.subtract, self, other)
 
-    def sizes(self, chords: Chords) -> Array:
+    def sizes(self, precision: Array) -> Array:
         r"""Of $\lambda$, and of the errors $P v$."""
-        return jnp.stack([norm(self.lam), norm(chords.unfolded.own(self.v))])
+        return jnp.stack([norm(self.lam), norm(precision * self.v)])
 
 
 class _Step(NamedTuple):
@@ -58,8 +65,8 @@ class _Step(NamedTuple):
 
 class _Try(NamedTuple):
     r"""The point to go on from, of which `sizes` are those of $\lambda$ and of the errors. `ratio`
-    is how much of a change of the point arrives in what an iteration makes of it, and `gap` how
-    far it is off, by an estimate.
+    is how far what an iteration makes moves when its step gets shorter, as a part of that, and
+    `gap` how far it is off, by an estimate.
     """
 
     at: _Pair
@@ -95,15 +102,24 @@ class Way(NamedTuple):
         return self.now.gap <= rtol
 
 
+def _vectors(chords: Chords, like: dict) -> tuple[Array, Callable[[Array], dict]]:
+    """The precisions $P$ in one vector, and what makes such a vector what is like the states."""
+    weights = chords.unfolded.weights()
+    full = {n: jnp.broadcast_to(weights[n], z.shape).astype(z.dtype) for n, z in like.items()}
+    return ravel_pytree(full)
+
+
 def begin(chords: Chords, v: dict) -> Way:
     """The first iteration, from a feedforward pass."""
-    yhat, unravel, pull, z = chords.predict(v)
-    at = _Pair(v, jnp.zeros_like(yhat))
-    made = _make(chords, pull, unravel, chords.propose(unravel, yhat, at.lam, _INNER[0]))
-    step, one = made.minus(at), jnp.ones((), yhat.dtype)
-    energy, _ = _energy(chords, v, unravel, yhat)
-    point, sizes = _Point(made, {name: z[name] for name in v}, energy), made.sizes(chords)
-    now = _Try(made, sizes, 0 * one, jnp.inf * one)
+    yhat, unravel, pull, z, _ = chords.predict(v)
+    precision, _ = _vectors(chords, v)
+    at = _Pair(ravel(v), jnp.zeros_like(yhat))
+    lam = chords.propose(unravel, yhat, at.lam, _INNER[0])
+    made = _make(precision, pull, unravel, lam)
+    step, (none, never) = made.minus(at), jnp.asarray([0.0, jnp.inf], yhat.dtype)
+    energy, _ = _energy(chords, precision, at.v, unravel, yhat)
+    point, sizes = _Point(made, {name: z[name] for name in v}, energy), made.sizes(precision)
+    now = _Try(made, sizes, none, never)
     here, nothing = _Step(at, step), jax.tree.map(jnp.zeros_like, _Step(at, step))
     rounding = chords.rounding(unravel, yhat)
     return Way(now, point, point, (here, nothing), jnp.asarray(1), rounding, jnp.asarray(1))
@@ -111,19 +127,20 @@ def begin(chords: Chords, v: dict) -> Way:
 
 def go_on(chords: Chords, way: Way) -> Way:
     """Another one, if it is not over."""
-    at = way.now.at
-    yhat, unravel, pull, z = chords.predict(at.v)
+    at, (precision, states) = way.now.at, _vectors(chords, way.best.z)
+    yhat, unravel, pull, z, predicted = chords.predict(states(at.v))
     lam = at.lam + chords.propose(unravel, yhat, at.lam, _INNER[1])
-    here = _Step(at, _make(chords, pull, unravel, lam).minus(at))
-    mixed = _mix(chords.unfolded.weights(), (here, *way.last), way.known)
-    sizes = mixed.sizes(chords)
-    changes = jnp.maximum(here.step.sizes(chords) - jnp.stack([way.rounding, 0 * way.rounding]), 0)
-    ratio = _ratio(chords, here, way.last[0], sizes)
-    gap = _left(_part(changes, sizes, chords.strict), ratio, way.now.ratio, chords.strict)
-    energy, blur = _energy(chords, at.v, unravel, yhat)
+    here = _Step(at, _make(precision, pull, unravel, lam).minus(at))
+    mixed = _mix(precision, (here, *way.last), way.known)
+    sizes, rounding = mixed.sizes(precision), jnp.stack([way.rounding, 0 * way.rounding])
+    changes = jnp.maximum(here.step.sizes(precision) - rounding, 0)
+    ratio = _ratio(precision, here, way.last[0], sizes)
+    gap = _part(changes, sizes, chords.strict) * _left(chords, ratio, way.now.ratio)
+    v = ravel(chords.unfolded.held(states(at.v), predicted))
+    energy, blur = _energy(chords, precision, v, unravel, yhat)
     goes = way._replace(
         now=_Try(mixed, sizes, ratio, gap),
-        best=_Point(mixed, {name: z[name] for name in at.v}, energy),
+        best=_Point(mixed, {name: z[name] for name in way.best.z}, energy),
         last=(here, way.last[0]),
         known=way.known + 1,
     )
@@ -133,19 +150,19 @@ def go_on(chords: Chords, way: Way) -> Way:
     return pick(way.over(spare * chords.rtol), way, new)
 
 
-def _make(chords: Chords, pull: Callable, unravel: Callable, lam: Array) -> _Pair:
+def _make(precision: Array, pull: Callable, unravel: Callable, lam: Array) -> _Pair:
     r"""$v = P^{-1} J^T \lambda$."""
     (delta,) = pull(unravel(lam))
-    return _Pair(jax.tree.map(jnp.divide, delta, chords.unfolded.weights()), lam)
+    return _Pair(ravel(delta) / precision, lam)
 
 
-def _mix(weights: dict, steps: tuple[_Step, _Step, _Step], known: Array) -> _Pair:
+def _mix(precision: Array, steps: tuple[_Step, _Step, _Step], known: Array) -> _Pair:
     """What an iteration makes of the mixture of the last three points whose step is shortest."""
     now, one, two = steps
     (x, f), (y, g) = (
         (a.at.minus(b.at), a.step.minus(b.step)) for a, b in ((now, one), (one, two))
     )
-    inner = lambda a, b: _inner(weights, a.v, b.v)
+    inner = lambda a, b: jnp.vdot(precision * a.v, b.v)
     a, b, c, p, q = inner(f, f), inner(f, g), inner(g, g), inner(f, now.step), inner(g, now.step)
     ridge = 1 + jnp.finfo(a.dtype).eps ** 0.5
     both = jnp.stack([c * p - b * q, a * q - b * p]) / at_least(ridge * a * c - b * b)
@@ -157,17 +174,14 @@ def _mix(weights: dict, steps: tuple[_Step, _Step, _Step], known: Array) -> _Pai
     return mixed
 
 
-def _inner(weights: dict, one: dict, other: dict) -> Array:
-    parts = [jnp.sum(weights[name] * one[name] * other[name]) for name in one]
-    return ft.reduce(jnp.add, parts)
-
-
-def _ratio(chords: Chords, now: _Step, last: _Step, sizes: Array) -> Array:
-    """How much of the last change of the point arrived in what was made of it."""
-    moved = now.at.minus(last.at)
-    arrived = moved.plus(now.step.minus(last.step))
-    relative = lambda pair: norm(pair.sizes(chords) / at_least(sizes))
-    return relative(arrived) / at_least(relative(moved))
+def _ratio(precision: Array, now: _Step, last: _Step, sizes: Array) -> Array:
+    """How far what is made has moved since the last iteration, as a part of how much its step has
+    changed. At a fixed point there is no step, so as much of a step is left to go.
+    """
+    change = now.step.minus(last.step)
+    made = now.at.minus(last.at).plus(change)
+    relative = lambda pair: norm(pair.sizes(precision) / at_least(sizes))
+    return relative(made) / at_least(relative(change))
 
 
 def _back(way: Way) -> _Try:
@@ -177,30 +191,35 @@ def _back(way: Way) -> _Try:
     return _Try(at, way.now.sizes, one, one)
 
 
-def _energy(chords: Chords, v: dict, unravel: Callable, yhat: Array) -> tuple[Array, Array]:
+def _energy(
+    chords: Chords, precision: Array, v: Array, unravel: Callable, yhat: Array
+) -> tuple[Array, Array]:
     """At some coordinates, and by how much it may be higher than another one: close to an
     equilibrium there is no difference but rounding.
     """
-    unfolded = chords.unfolded
-    energy = 0.5 * jnp.vdot(ravel(v), unfolded.own(v))
-    energy = energy + unfolded.loss(unravel(yhat), chords.given)
+    energy = 0.5 * jnp.vdot(v, precision * v) + chords.unfolded.loss(unravel(yhat), chords.given)
     eps = product_eps(yhat.dtype)
     return energy, _FLAT * jnp.abs(energy) + 8 * eps * norm(yhat) * (1 + norm(yhat))
 
 
 def finish(chords: Chords, way: Way) -> Found:
-    """What was found. In training an example whose iterations have not come together teaches what
-    the first of them says: what it would learn if the network were linear around its feedforward
-    pass. That is never large, however far off the others are.
+    """What was found. If it is to be safe, an example whose iterations have not come together
+    teaches what the first of them says: what it would learn if the network were linear around its
+    feedforward pass. That is never large, however far off the others are.
     """
-    best, gap = way.best, way.now.gap
-    if not chords.strict:
-        together = gap <= _LOST
-        best, gap = pick(together, best, way.first), jnp.where(together, gap, jnp.maximum(gap, 1))
-    v, lam = best.found
-    delta = jax.tree.map(jnp.multiply, v, chords.unfolded.weights())
-    z, held = chords.given | best.z, jnp.asarray(False)
-    return Found(v, z, delta, chords.unravel(v)(lam), gap, way.taken, held)
+    best, gap, (precision, states) = way.best, way.now.gap, _vectors(chords, way.best.z)
+    if chords.safe:
+        away = best.found.minus(way.first.found).sizes(precision)
+        away = _part(away, best.found.sizes(precision), chords.strict)
+        lost = jnp.maximum(_LOST[chords.kinks], chords.rtol)
+        best = pick(gap <= lost, best, way.first)
+        gap = jnp.where(gap <= lost, gap, gap + away)
+    (v, lam), z, holds = best.found, best.z, bool(chords.unfolded.bends)
+    if holds and chords.strict:
+        settled, z = chords.settle(states(v), lam)
+        v = ravel(settled)
+    rest = chords.unravel(z)(lam), gap, way.taken, jnp.asarray(holds)
+    return Found(states(v), chords.given | z, states(precision * v), *rest)
 
 
 def until_all(
@@ -249,7 +268,8 @@ def _part(changes: Array, sizes: Array, strict: bool) -> Array:
     return norm(changes) / at_least(norm(sizes))
 
 
-def _left(part: Array, ratio: Array, before: Array, strict: bool) -> Array:
-    """What is left after a change, of a geometric series. The slower of two ratios counts."""
-    believed = jnp.clip(jnp.maximum(ratio, before), *(_STRICT if strict else _RATIOS))
-    return part * believed / (1 - believed)
+def _left(chords: Chords, *ratios: Array) -> Array:
+    """The part of a step that is left, by the slower of some ratios."""
+    least = _STRICT if chords.strict else _RELAXED
+    least = least if chords.kinks == "none" else _HOPPING
+    return jnp.clip(ft.reduce(jnp.maximum, ratios), least, _SLOW)

@@ -419,3 +419,13 @@ def _worse(one: RESULTS, other: RESULTS) -> RESULTS:
 
 def _as_dict(nodes: Nodes) -> dict[Name, Any]:
     return dict(nodes) if isinstance(nodes, dict) else dict(enumerate(nodes))
+
+
+def check_infers(inference: AbstractInference) -> None:
+    """That a method infers states: some only find what there is to learn."""
+    limit = isinstance(inference, Nudged) and inference.beta is None
+    if limit or isinstance(inference, Backprop | FixedPrediction | ZIL):
+        raise ValueError(
+            f"inference={show(inference)} leaves the states where they are predicted, and finds "
+            "what there is to learn: take one that infers them, such as jpc.Equilibrium()."
+        )
