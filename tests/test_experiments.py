@@ -151,7 +151,7 @@ def test_an_interruption_in_the_middle_of_a_computation(tmp_path):
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert "networks to train, about" in process.stdout.readline()
-    time.sleep(1)
+    time.sleep(0.5)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert "the same command goes on" in errors

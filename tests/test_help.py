@@ -17,9 +17,9 @@ import jpc
 
 with install_import_hook("jpc.cli", "beartype.beartype"):
     from jpc._networks import ACTIVATIONS
+    from jpc._suggest import did_you_mean
     from jpc.cli import build, config, doctor
     from jpc.cli.app import app
-    from jpc.cli.suggest import did_you_mean
 
 
 def find(name):
@@ -144,6 +144,7 @@ FILES = {
     "file.txt": "mine",
     "full/notes.txt": "mine",
     "folder.toml/notes.txt": "mine",
+    "mark.toml": "\ufeff[network]\nwdith = 3",
     "run/config.toml": "[network]\nwidth = 3",
     "half/config.toml": "[network]\nwidht = 3",
 }
@@ -164,6 +165,11 @@ WRONG = {
     "train --learning-rate nan": "--learning-rate must be a number above 0, got nan",
     "train --learning-rate inf": "--learning-rate must be a number above 0, got inf",
     "train --seed 99999999999": "--seed must be below 2.32",
+    "train --width 2147483648": "--width must be below 2.31, got 2147483648",
+    "train --seeds two": "'--seeds': it must be a whole number of at least 1, got 'two'",
+    "train --overwrite": "--overwrite goes with --out FOLDER",
+    "sweep --width 8,16 --jobs 0": "'--jobs': it must be a whole number of at least 1, got '0'",
+    'train --dataset ""': "--dataset is one of digits, .* or a path, not ''",
     "train --batch-size 0": "--batch-size must be a whole number of at least 1",
     "train --task discriminativ": "Did you mean discriminative?",
     "train --activation rleu": "Did you mean relu?",
@@ -181,6 +187,7 @@ WRONG = {
     "train wrong.toml": "wrong.toml is not TOML: Expected",
     "train twice.toml": "twice.toml is not TOML",
     "train key.toml": "key.toml: Unknown key 'wdith' in .network.: .* Did you mean width?",
+    "train mark.toml": "mark.toml: .* Did you mean width?",
     "train dash.toml": "dash.toml: .* Did you mean learning_rate?",
     "train other.toml": "other.toml: .* Write learning_rate in .optimiser.",
     "train flag.toml": "flag.toml: .* Write kind in .optimiser.",
@@ -205,6 +212,8 @@ WRONG = {
     "eval run": "run has nothing to evaluate",
     "compare run none": "none is not the folder of a run",
     "compare run --plot": "'--plot' requires an argument",
+    "compare run --report file.txt": "--report file.txt must end in .html",
+    "data describe digits --picture file.txt": "--picture file.txt must end in .png",
     "reproduce fig1 --minutes soon": "Invalid value for '--minutes'",
     "data lst": "Did you mean 'list'?",
     "data where mnits": "Did you mean mnist?",

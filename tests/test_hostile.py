@@ -1,6 +1,7 @@
 """What comes from outside does no harm: files that lie, names that would run or hide something."""
 
 import ast
+import csv
 import gzip
 import hashlib
 import html.parser
@@ -247,6 +248,20 @@ def test_data_that_changes_while_it_is_read(ending, vanishes, tmp_path, monkeypa
         ]
         monkeypatch.setattr(place, spoiled)
     refuse(tmp_path if ending == "images" else path, "changed while it was read")
+
+
+def test_a_change_that_sets_the_time_back(tmp_path, monkeypatch):
+    path, read = tmp_path / "x.csv", csv.reader
+    np.savetxt(path, np.ones((8, 3)), delimiter=",")
+
+    def change(*args, **named):
+        times = path.stat().st_atime_ns, path.stat().st_mtime_ns
+        path.write_text(path.read_text().replace("1", "2"))
+        os.utime(path, ns=times)
+        return read(*args, **named)
+
+    monkeypatch.setattr("csv.reader", change)
+    refuse(path, "changed while it was read")
 
 
 # --- names ---

@@ -132,10 +132,14 @@ def test_row_numbers_are_not_learned(tmp_path):
     assert data.shape == (3,) and "row numbers" in str(data)
     new = read_like(write_csv(tmp_path / "new.csv", table(WORDS)[1:]), data.schema)
     assert new.targets is not None
+    rows[0] = ["", 0, 1, 2, 3]  # What Pandas calls columns without names.
+    data = load(write_csv(tmp_path / "my.csv", rows))
+    assert (data.schema.features, data.schema.targets) == (("0", "1", "2"), ("3",))
 
 
 def test_a_header_may_have_years_and_a_first_row_is_no_header(tmp_path):
-    for first, rows in ((["2001", "b", "2003", "kind"], 60), ([1.5, 2, 3, "red"], 61)):
+    heads = [["2001", "b", "2003", "kind"], [2019, 2020, 2021, 2022], [0, 1, 2, 3]]
+    for first, rows in (*((head, 60) for head in heads), ([1.5, 2, 3, "red"], 61)):
         data = load(write_csv(tmp_path / "my.csv", [first, *table(WORDS, None)]))
         assert len(data.train[1]) + len(data.test[1]) == rows
 
@@ -189,6 +193,8 @@ BAD_TABLES = {
     "a,b\n1,x\n2,y\n": "2 examples: at least 5",
     "a,b\n" + "1,x\n" * 20: "one class",
     "a,b\n" + "".join(f"{i},n{i}\n" for i in range(30)): "30 different targets in 30 examples",
+    "a,b\n" + "".join(f"{i},£{i}\n" for i in range(30)): "classes; write numbers as 1234.5",
+    GOOD + "# end\n": "line 22: 1 cell, but line 1 has 3",
 }
 
 
@@ -266,6 +272,7 @@ def test_no_targets(tmp_path):
     folder = write_images(tmp_path / "pics", [(6, 6)] * 20)
     assert load(folder / "dark", target=()).train[0].shape == (8, 1, 6, 6)
     for wrong, message in ((dict(leave_out=["z"]), "no column 'z'"),
+                           (dict(image_size=8), "no folder of images: leave out image_size"),
                            (dict(leave_out=["a", "b", "c"]), "no column left")):  # fmt: skip
         with pytest.raises(DataError, match=message):
             load(path, **wrong)
@@ -284,6 +291,7 @@ ARRAYS = {
     "sklearn": (dict(data=X, target=LABELS, target_names=["u", "v", "w"]), (3,), ("u", "v", "w")),
     "savez(x, y)": (dict(arr_0=X, arr_1=LABELS), (3,), ("0", "1", "2")),
     "one-hot": (dict(x=X, y=np.eye(3)[LABELS]), (3,), ("0", "1", "2")),
+    "one-hot flags": (dict(x=X, y=np.eye(3, dtype=bool)[LABELS]), (3,), ("0", "1", "2")),
     "bool": (dict(x=X, y=LABELS == 1), (3,), ("False", "True")),
     "bytes": (dict(x=X, y=WORDS.astype("S")), (3,), ("blue", "green", "red")),
     "column": (dict(x=X[:, 0], y=NUMBERS[:, None]), (1,), ()),
@@ -354,6 +362,7 @@ def test_functions(tmp_path, monkeypatch):
         "def named(): return dict(inputs=x, labels=np.arange(20) % 2)\n"
         "def wrong(): return x\n"
         "def needs(n): return x\n"
+        "def uneven(): return [[1], [1, 2]] * 10, [0, 1] * 10\n"
         "def fails(): return {}['k']\n"
     )
     monkeypatch.chdir(tmp_path)
@@ -363,6 +372,7 @@ def test_functions(tmp_path, monkeypatch):
     assert load("my_own_data:named").classes == ("0", "1")
     wrong = dict(
         wrong="must return",
+        uneven="uneven, 'x' is no array: .* inhomogeneous",
         none="no attribute 'none'",
         x="x is of type ndarray: name a function",
         needs="needs is called without arguments: .*'n'",
@@ -406,7 +416,7 @@ BAD_ARRAYS = {
     "not an npz": lambda path: path.write_text("hello"),
     "the keys are 'foo', 'bar'. Call them x and y": whole(foo=X, bar=LABELS),
     "no targets": whole(x=X),
-    "no targets of its test data": whole(x_train=X, y_train=LABELS, x_test=X),
+    "no targets of its test data. Call them y_test": whole(x_train=X, y_train=LABELS, x_test=X),
     "has key 'y_test', but no inputs x_test": whole(x_train=X, y_train=LABELS, y_test=LABELS),
     "'x' has the shape \\(60, 3\\), 'y' \\(20,\\)": whole(x=X, y=LABELS[:20]),
     "'x' and 'images' may both be": whole(x=X, images=X, y=LABELS),
@@ -415,6 +425,9 @@ BAD_ARRAYS = {
     "'x' has the shape \\(0, 3\\)": whole(x=X[:0], y=LABELS[:0]),
     "inputs of the shape \\(60, 3, 1, 1, 1\\)": whole(x=X[..., None, None, None], y=LABELS),
     "has test data, but none to train": whole(x_test=X, y_test=LABELS),
+    "parts are words, those of others": whole(x_train=X, y_train=LABELS, x_test=X, y_test=WORDS),
+    "2 is none of the classes 'a', 'b', the numbers 0": whole(x=X, y=LABELS, classes=["a", "b"]),
+    "two classes have the same name": whole(x=X, y=LABELS, classes=["a", "b", "a"]),
     "those to train with have \\(3,\\)": whole(x_train=X, y_train=LABELS, x_test=X[:, :2],
                                                y_test=LABELS),
 }  # fmt: skip
@@ -482,6 +495,11 @@ def test_bad_folders(tmp_path):
         load(folder)
     with pytest.raises(DataError, match="in no class folder"):
         load(folder / "dark")
+    Image.fromarray(np.full((60, 60), 0.5, np.float32)).save(folder / "dark" / "0.tiff")
+    with pytest.raises(DataError, match=r"0\.tiff has fractions"):
+        load(folder)
+    with pytest.raises(ValueError, match="image_size must be a whole number of at least 1"):
+        load(folder, image_size=0)
     with pytest.raises(DataError, match=r"03\.png is one image: give a folder"):
         load(broken)
 

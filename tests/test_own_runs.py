@@ -197,11 +197,17 @@ class TestRegression:
         npz, table = place / "numbers.npz", place / "my iris.csv"
         for args, message in (
             ((npz, "--loss", "ce"), "--loss ce is for labels"),
+            ((npz, "--loss", "bernoulli"), "data of your own are normalised: mse or huber"),
+            (
+                (npz, "--image-size", 8),
+                r"numbers.npz is no folder of images: leave out image_size \(--image-size\)",
+            ),
             ((npz, "--task", "generative"), "2 numbers to predict, not classes"),
             ((npz, "--network", "vgg5"), "--network vgg5 is for images"),
             ((table, "--task", "regression"), "'setosa' is not a number"),
             ((table, "--batch-size", 121), "121, but .* has 120 examples to train with"),
             ((table, "--target", "x"), "has no column 'x'"),
+            ((table, "--target", "Specie"), "Did you mean species?"),
         ):
             assert re.search(message, fail("train", "--dataset", *args))
         assert f"jpc train --dataset {table}" in fail("train", table)

@@ -376,6 +376,13 @@ class TestCompare:
         names = {path.name for path in (tmp_path / "new").glob("*.svg")}
         assert names == {"both-test-accuracy.svg", "both-training-loss.svg"}
 
+    def test_of_different_data_nothing_is_said(self, folders, tmp_path):
+        other = RunFolder(tmp_path / "other")
+        other.begin(check.make_config({"data": {"dataset": "mnist"}}))
+        other.append(records_of([40.0])[0])
+        (said,) = compare_runs([*folders, other]).verdict()
+        assert said.startswith("These runs differ in data.dataset: their test accuracy is not of")
+
     def test_the_same_seed_counts_once(self, folders, tmp_path):
         again = RunFolder(tmp_path / "again")
         again.begin(folders[0].read_config())

@@ -261,6 +261,21 @@ class TestInterrupts:
         np.testing.assert_array_equal(resumed.state["w"], fit().state["w"])
         assert [record["step"] for record in resumed.history] == [2, 4]
 
+    @pytest.mark.parametrize("becomes", [None, ImportError])
+    def test_are_not_lost(self, becomes, tmp_path):
+        """Others may ignore what is raised, as JAX does, or make another error of it."""
+
+        def swallow(**_):
+            try:
+                signal.raise_signal(signal.SIGINT)
+            except KeyboardInterrupt:
+                if becomes is not None:
+                    raise becomes from None
+            return {}
+
+        with pytest.raises(KeyboardInterrupt, match="Saved in"):
+            fit(inspect=swallow, checkpoints=jpc.Checkpoints(tmp_path))
+
     def test_are_answered_while_the_main_thread_cannot(self):
         """A library call holds it, as the compiler does."""
         program = f"""
@@ -287,13 +302,47 @@ while True:
         assert time.monotonic() - began < 1
         process.communicate()
 
+    @pytest.mark.parametrize(
+        "handler, said",
+        [("default_int_handler", b"saved\n"), ("SIG_IGN", b""), ("getsignal(signal.SIGINT)", b"")],
+    )
+    def test_a_scheduler_that_ends_a_process_interrupts_it(self, handler, said):
+        """Once: a second interruption would not let it save anything. In the background, too, and
+        at once if nobody has anything to save.
+        """
+        program = f"""
+import signal, sys, time
+sys.path.insert(0, {str(ROOT / "jpc" / "cli")!r})
+from interrupt import answer_interrupts
+answer_interrupts()
+signal.signal(signal.SIGINT, signal.{handler})
+try:
+    print("ready", flush=True)
+    time.sleep(60)
+except KeyboardInterrupt:
+    time.sleep(0.3)
+    print("saved", flush=True)
+"""
+        process = subprocess.Popen(
+            [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        assert process.stdout.readline() == b"ready\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.communicate(timeout=20)[0] == said
+        assert process.returncode == (0 if said else 130)
+
     def test_end_a_command_that_is_still_being_imported(self):
+        """Also where what is raised gets lost."""
         program = """
-import builtins
+import builtins, signal, time
 plain = builtins.__import__
 def interrupted(name, *args):
     if name == "app":
-        raise KeyboardInterrupt
+        try:
+            signal.raise_signal(signal.SIGINT)
+            time.sleep(20)
+        except KeyboardInterrupt:
+            pass
     return plain(name, *args)
 builtins.__import__ = interrupted
 from jpc.cli import main
@@ -301,7 +350,7 @@ main()
 """
         command = [sys.executable, "-c", program]
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert (ended.returncode, ended.stderr) == (130, "")
+        assert (ended.returncode, ended.stderr) == (130, "stopped\n")
 
 
 class TestTimes:

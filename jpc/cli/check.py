@@ -6,6 +6,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from .._suggest import did_you_mean
 from .config import ENTRIES, METHOD_OPTIONS, NETWORK_OPTIONS, Config, ConfigError, Entry
 from .rules import (
     ELSEWHERE,
@@ -16,7 +17,6 @@ from .rules import (
     rule_misfits,
     with_rule,
 )
-from .suggest import did_you_mean
 
 
 def make_config(tables: Mapping[str, Any]) -> Config:
@@ -97,6 +97,9 @@ def check_value(entry: Entry, value: Any) -> None:
         bound = f"above {rules['above']:g}"
         bound = bound if rules["above"] > rules["least"] else f"of at least {rules['least']:g}"
         raise ConfigError(f"{entry.flag} must be {words[entry.kind]} {bound}, got {value:g}.")
+    if entry.kind is int and value >= rules["below"]:
+        power = rules["below"].bit_length() - 1
+        raise ConfigError(f"{entry.flag} must be below 2^{power}, got {value}.")
 
 
 def _is_path(also: Callable[[str], bool] | None, value: Any) -> bool:
@@ -204,7 +207,7 @@ def _misfits(config: Config) -> list[tuple[bool, str]]:
         ),
         (
             task not in ("discriminative", "") and config.energy.loss == "ce",
-            f"--loss ce is for labels, but the output of a {task} network are "
+            f"--loss ce is for labels, but --task {task} is learned from "
             f"{'numbers: mse or huber' if task == 'regression' else 'images'}"
             f"{'.' if task == 'regression' else ': mse, huber, bernoulli or poisson.'}",
         ),
@@ -214,7 +217,9 @@ def _misfits(config: Config) -> list[tuple[bool, str]]:
             "the test set would be to fit it.)",
         ),
         (
-            own and task not in FORWARD and config.energy.loss in ("bernoulli", "poisson"),
+            own
+            and task not in ("discriminative", "")
+            and config.energy.loss in ("bernoulli", "poisson"),
             f"--loss {config.energy.loss} is for pixels in [0, 1], and data of your own are "
             "normalised: mse or huber.",
         ),
@@ -249,7 +254,6 @@ def _misfits(config: Config) -> list[tuple[bool, str]]:
             config.optimiser.warmup >= training.epochs > 0,
             f"--warmup {config.optimiser.warmup} leaves nothing of --epochs {training.epochs}.",
         ),
-        (training.seed >= 2**32, f"--seed must be below 2^32, got {training.seed}."),
         (
             training.batch_size % training.devices > 0,
             f"--batch-size {training.batch_size} cannot be shared out evenly to --devices "

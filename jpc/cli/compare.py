@@ -15,6 +15,9 @@ from .svg import Drawing, Line, chart
 from .toml import as_tables
 
 _SEED, _MOST_TOLD = "training.seed", 3
+# Runs that differ in these did not take the same test, or not with the same loss.
+_TEST = ("data.dataset", "data.target", "data.leave_out", "data.image_size")
+_LOSS = (*_TEST, "data.task", "energy.loss")
 
 
 class Group(NamedTuple):
@@ -53,13 +56,15 @@ def _finite(value: float) -> float | None:
 
 class Comparison(NamedTuple):
     """Several runs: a row of a table for each, the groups that they make, what all of them have
-    in common, and the metric that they are compared by.
+    in common, the metric that they are compared by, and the options that make its values those
+    of different things.
     """
 
     rows: list[dict[str, Any]]
     groups: Sequence[Group] = ()
     shared: Mapping[str, Any] = {}
     metric: str = "test_acc"
+    apart: Sequence[str] = ()
 
     def text(self) -> str:
         """Everything, for a terminal."""
@@ -77,6 +82,11 @@ class Comparison(NamedTuple):
 
     def verdict(self) -> list[str]:
         """Which group is better, and whether that is chance."""
+        if self.apart:
+            said = (
+                f"These runs differ in {', '.join(self.apart)}: their {name_metric(self.metric)}"
+            )
+            return [f"{said} is not of the same thing, and says nothing of which is better."]
         samples = [group.sample(self.metric) for group in self.groups]
         percent = self.metric.endswith("acc")
         up = more_is_better(self.metric)
@@ -129,7 +139,7 @@ class Comparison(NamedTuple):
             section("What they share", pairs(self.shared)),
         ]
         return page(
-            title, heading(title, ", ".join(group.name for group in self.groups)), sections
+            title, heading(title, "; ".join(group.name for group in self.groups)), sections
         )
 
     def _names(self) -> list[str]:
@@ -179,7 +189,9 @@ def compare_runs(folders: Sequence[RunFolder]) -> Comparison:
     ]
     groups = _group(names, options, records, [name for name in different if name != _SEED])
     shared = {name: options[0][name] for name in every if name not in different}
-    return Comparison(rows, groups, shared, next(iter(_common(groups)), "loss"))
+    metric = next(iter(_common(groups)), "loss")
+    same = _LOSS if metric.endswith("loss") else _TEST
+    return Comparison(rows, groups, shared, metric, [name for name in different if name in same])
 
 
 def write_comparison(found: Comparison, path: Path) -> None:

@@ -25,15 +25,18 @@ def option(
     flag: str | None = None,
     least: float | int = -math.inf,
     above: float | int = -math.inf,
+    below: int = 2**31,
     shown: str | None = None,
     also: Callable[[str], bool] | None = None,
 ) -> Any:
     """A field of a table. `shown` is its default in words, where that depends on others: then
     the field itself is `None`, or empty, until it is resolved. `also` says which paths will do
-    beside the choices.
+    beside the choices. Whole numbers are `below` a power of two.
     """
     shown = _shorten(default) if shown is None else shown
-    rules = dict(text=text, choices=tuple(choices), flag=flag, least=least, above=above)
+    rules = dict(
+        text=text, choices=tuple(choices), flag=flag, least=least, above=above, below=below
+    )
     return dataclasses.field(default=default, metadata=rules | dict(shown=shown, also=also))
 
 
@@ -175,7 +178,7 @@ class Training:
         None, "epochs to wait for a better one (validation)", least=1, shown="all"
     )
     batch_size: int = option(0, "examples in a step", least=1, shown="64; own data: by size")
-    seed: int = option(0, "same seed, same bits", least=0)
+    seed: int = option(0, "same seed, same bits", least=0, below=2**32)
     precision: str = option("float32", "of all numbers", choices=("float32", "float64"))
     devices: int = option(1, "to share each batch out to", least=1)
 

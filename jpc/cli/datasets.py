@@ -10,7 +10,7 @@ import jpc.data
 
 from .._files import write_whole
 from .help import App, Group
-from .shared import Debug, Json, Quiet, app, check_name, exits, place, tell
+from .shared import Debug, Json, Quiet, app, check_ending, check_name, exits, place, tell
 from .text import say
 
 data_app = App(cls=Group, no_args_is_help=True, rich_markup_mode=None)
@@ -60,6 +60,7 @@ def describe_data(
     with exits(debug):
         from .describe import describe_dataset, draw_data, load_any  # noqa: PLC0415
 
+        check_ending("--picture", picture, ".png")
         dataset = load_any(name, target, leave_out)
         if picture is not None:
             picture.parent.mkdir(parents=True, exist_ok=True)

@@ -127,12 +127,16 @@ def follow(
     method, record = choose_course(config, method)
     if config.inference.method == "equilibrium":
         problem = problem._replace(**_few(problem, _hardest(problem, config, options)))
-    if isinstance(method, jpc.InErrors):
+    within = isinstance(method, jpc.InErrors)
+    if within:
         problem, method = _without_errors(problem, config), method.inference
         options = in_errors(config, len(problem.params.model))
-    named: Any = dict(options, inference=method)
+    read = setup(problem.params, dict(options, inference=method), max_t1=20.0)
+    if within:  # The activities are errors, which no call of the library takes for states.
+        both = dict(energy=jpc.EPCEnergy(read.energy), chain=jpc.EPCEnergy(read.chain))
+        read = dataclasses.replace(read, **both)
     args = (problem.params, problem.activities, problem.output, problem.input, record)
-    energies = np.asarray(call(_record, setup(problem.params, named, max_t1=20.0), *args))
+    energies = np.asarray(call(_record, read, *args))
     times = np.arange(len(energies)) if record.ts is None else np.asarray(record.ts)
     end = len(times) if record.ts is None else _until_settled(energies)
     return dict(times=times[:end].astype(float), energies=energies[:end])

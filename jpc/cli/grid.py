@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .._suggest import did_you_mean
 from .check import check_tables, check_value, make_config
 from .config import ENTRIES, Config, ConfigError, Entry
-from .suggest import did_you_mean
 from .toml import parse
 
 _BY_NAME = {entry.name: entry for entry in ENTRIES}

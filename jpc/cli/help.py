@@ -8,8 +8,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from .._suggest import did_you_mean
 from .config import ENTRIES, ConfigError
-from .suggest import did_you_mean
 from .text import say
 
 WRONG_USE = 2

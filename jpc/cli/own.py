@@ -85,6 +85,10 @@ def _check(config: Config, dataset: Dataset) -> None:
         )
     if dataset.schema.is_image:
         return
+    if config.data.image_size is not None:
+        raise ConfigError(
+            f"--image-size is for images, and {dataset.name} has none: leave it out."
+        )
     if kind != "mlp":
         raise ConfigError(f"--network {kind} is for images, but {dataset.name} has none: mlp.")
     if config.data.augment != "none":

@@ -225,7 +225,8 @@ def _mistakes(outcome: Outcome | None) -> Part:
     title = "Worst mistakes"
     if outcome is None or not (outcome.pictures or outcome.rows):
         return Part(title)
-    text = note("Test examples of which the network was surest and wrong, the worst first.")
+    said = "Test examples that it took for another class: those first where that seemed likelier "
+    text = note(f"{said}than the right one by most.")
     if outcome.pictures:
         return Part(title, text, more=gallery(outcome.pictures))
     header = ["row", "is", "said", *outcome.features]

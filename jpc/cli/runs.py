@@ -17,7 +17,7 @@ from .folder import RunFolder, choose_folder, take_folder
 from .grid import as_args, read_sweep
 from .options import read_config, with_options
 from .safe import kept_safe, tell_of_killed
-from .shared import Debug, Json, Quiet, Run, Seeds, app, exits, tell
+from .shared import Debug, Json, Quiet, Run, Seeds, app, check_ending, exits, tell
 from .summary import sweep_and_tell
 from .text import say, say_data
 
@@ -56,9 +56,13 @@ def train(
     jpc train experiment.toml --seed 1
     """
     shown = not (quiet or as_json)
-    if anyway and resume is None:
+    for flag, wrong in (
+        ("--anyway goes with --resume RUN.", anyway and resume is None),
+        ("--overwrite goes with --out FOLDER.", overwrite and out is None and resume is None),
+    ):
         with exits():
-            raise ConfigError("--anyway goes with --resume RUN.")
+            if wrong:
+                raise ConfigError(flag)
     if seeds is not None:
         with exits(debug):
             if resume is not None or overwrite:
@@ -210,8 +214,8 @@ def compare(
     with exits(debug):
         from .compare import compare_runs, write_comparison  # noqa: PLC0415
 
-        if plot is not None and plot.suffix not in (".png", ".svg", ".pdf"):
-            raise ConfigError(f"--plot {plot} must end in .png, .svg or .pdf.")
+        check_ending("--plot", plot, ".png", ".svg", ".pdf")
+        check_ending("--report", report, ".html")
         folders = [RunFolder(run) for run in runs]
         found = compare_runs(folders)
         tell_of_killed(folders)

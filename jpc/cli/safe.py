@@ -10,7 +10,7 @@ import typer
 
 from .._claim import is_running, was_killed
 from .folder import RunFolder
-from .interrupt import INTERRUPTED
+from .interrupt import INTERRUPTED, farewell
 from .text import say
 
 
@@ -36,7 +36,8 @@ def plain_warnings() -> Iterator[None]:
 def kept_safe(folder: RunFolder, debug: bool) -> Iterator[None]:
     """Says what is left of a run that could not go on, and how to go on with it."""
     try:
-        yield
+        with farewell(lambda: _what_is_left(folder, "saved")):
+            yield
     except KeyboardInterrupt:
         say(_what_is_left(folder, "saved"), err=True)
         raise typer.Exit(INTERRUPTED) from None

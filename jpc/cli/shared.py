@@ -12,11 +12,11 @@ import jpc.data
 
 from .._claim import InUseError
 from .._extras import TRAIN
+from .._suggest import did_you_mean
 from . import INTERRUPTED
 from .config import ConfigError
 from .help import App, Group
 from .safe import explain, plain_warnings
-from .suggest import did_you_mean
 from .text import say
 
 # What needs JAX is imported by the commands that need it: it takes seconds.
@@ -32,8 +32,18 @@ app = App(
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show where an error came from.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
+
+
+def count(text: Any) -> int:
+    """A number of things, from the command line."""
+    if not (str(text).isdecimal() and int(text) > 0):
+        raise typer.BadParameter(f"it must be a whole number of at least 1, got {text!r}.")
+    return int(text)
+
+
 Seeds = Annotated[
-    int | None, typer.Option(metavar="N", help="Train with N seeds: mean, deviation.", min=1)
+    int | None,
+    typer.Option(metavar="N", help="Train with N seeds: mean, deviation.", parser=count),
 ]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
 
@@ -77,6 +87,12 @@ def place(name: str) -> str | None:
     """Where a data set is."""
     found = jpc.data.where(name)
     return None if found is None else str(found)
+
+
+def check_ending(flag: str, path: Path | None, *endings: str) -> None:
+    """Refuses to write a picture or a page over something else."""
+    if path is not None and path.suffix not in endings:
+        raise ConfigError(f"{flag} {path} must end in {', '.join(endings)}.")
 
 
 def check_name(name: str) -> None:

@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-from . import INTERRUPTED
+from .._suggest import did_you_mean
 from .config import ConfigError
 from .grid import read_sweep
-from .shared import Debug, Json, Quiet, Seeds, app, check_name, exits, tell
-from .suggest import did_you_mean
+from .interrupt import INTERRUPTED, farewell
+from .shared import Debug, Json, Quiet, Seeds, app, check_name, count, exits, tell
 from .summary import sweep_and_tell
 from .text import say
 
@@ -36,10 +36,11 @@ def sweep(
         ),
     ] = None,
     random: Annotated[
-        int | None, typer.Option(metavar="N", help="Draw N settings; LOW..HIGH is a range.", min=1)
+        int | None,
+        typer.Option(metavar="N", help="Draw N settings; LOW..HIGH is a range.", parser=count),
     ] = None,
     seeds: Seeds = None,
-    jobs: Annotated[int, typer.Option(metavar="N", help="Runs at a time.", min=1)] = 1,
+    jobs: Annotated[int, typer.Option(metavar="N", help="Runs at a time.", parser=count)] = 1,
     out: Annotated[
         Path | None, typer.Option(help="A folder, also to go on in.", show_default=False)
     ] = None,
@@ -149,7 +150,8 @@ def bench(
         typer.Option(metavar="NAME", help="Use it only; may be repeated.", show_default=False),
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(metavar="N", help="So many at most.", show_default=False, min=1)
+        int | None,
+        typer.Option(metavar="N", help="So many at most.", show_default=False, parser=count),
     ] = None,
     minutes: Minutes = math.inf,
     quiet: Quiet = False,
@@ -184,9 +186,10 @@ def _size(smoke: bool, full: bool, minutes: float) -> str:
 @contextlib.contextmanager
 def _going_on() -> Iterator[None]:
     """Long work, of which what is done is kept."""
+    said = "What is done is kept: the same command goes on, and --draw draws it."
     try:
-        yield
+        with farewell(lambda: said):
+            yield
     except KeyboardInterrupt:
-        said = "What is done is kept: the same command goes on, and --draw draws it."
         say(f"\n{said}", err=True)
         raise typer.Exit(INTERRUPTED) from None

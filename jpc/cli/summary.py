@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import typer
 
 from .._files import write_whole
-from . import INTERRUPTED
 from .folder import Record
 from .grid import Setting, Sweep, describe_setting, show
+from .interrupt import INTERRUPTED, raised
 from .sweep import Result, Run, choose_sweep_folder, command_of, run_sweep
 from .text import say
 
@@ -202,7 +202,8 @@ def sweep_and_tell(
     """Runs it, and says what came out."""
     folder = choose_sweep_folder(out, sweep, kind)
     try:
-        results = run_sweep(sweep, folder, jobs=jobs, tell=say if shown else lambda text: None)
+        with raised():
+            results = run_sweep(sweep, folder, jobs=jobs, tell=say if shown else lambda text: None)
     except KeyboardInterrupt:
         say("\nWhat is done is kept: the same command goes on.", err=True)
         raise typer.Exit(INTERRUPTED) from None

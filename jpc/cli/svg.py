@@ -319,20 +319,21 @@ def matrix(
     number, short = len(names), [_shorten(name) for name in names]
     margin = 12 + _LETTER * max(map(len, short))
     size = max(WIDTH - margin - 8, 16 * number) / number
-    at, drawn = (lambda i: margin + size * i), []
+    wide = max(map(len, short)) * _LETTER > size
+    top = margin if wide else _LINE + 6
+    at, down, drawn = (lambda i: margin + size * i), (lambda i: top + size * i), []
     for i, row in enumerate(counts):
-        drawn.append(_text(margin - 6, at(i + 0.5) + 4, short[i], "end"))
-        wide = max(map(len, short)) * _LETTER > size
-        drawn.append((_upright if wide else _level)(at(i + 0.5), margin - 6, short[i]))
+        drawn.append(_text(margin - 6, down(i + 0.5) + 4, short[i], "end"))
+        drawn.append((_upright if wide else _level)(at(i + 0.5), top - 6, short[i]))
         for j, count in enumerate(row):
             share = count / max(sum(row), 1)
             said = f"{count} of {sum(row)} that are {names[i]} were taken for {names[j]}"
-            drawn.append(_cell(at(j), at(i), size, share, said))
+            drawn.append(_cell(at(j), down(i), size, share, said))
             if count and size >= 20:
                 kind = ' class="on"' if share > _DARK_CELL else ""
-                drawn.append(_text(at(j + 0.5), at(i + 0.5) + 4, str(count), "middle", kind))
-    side = margin + size * number + 4
-    return [Drawing(title, "".join(drawn), (side, side), note=note)]
+                drawn.append(_text(at(j + 0.5), down(i + 0.5) + 4, str(count), "middle", kind))
+    whole = (at(number) + 4, down(number) + 4)
+    return [Drawing(title, "".join(drawn), whole, note=note)]
 
 
 def _shorten(name: str) -> str:
@@ -349,7 +350,8 @@ def _upright(x: Number, y: Number, text: str) -> str:
 
 def _cell(x: Number, y: Number, size: Number, share: Number, said: str) -> str:
     place = f'x="{x + 0.5:.1f}" y="{y + 0.5:.1f}" width="{size - 1:.1f}" height="{size - 1:.1f}"'
-    kind = f'class="cell" fill-opacity="{share:.3f}"' if share else 'class="soft" opacity="0.3"'
+    shade = 0.15 + 0.85 * share  # A single mistake is to be seen, too.
+    kind = f'class="cell" fill-opacity="{shade:.3f}"' if share else 'class="soft" opacity="0.3"'
     return f"<rect {place} {kind}><title>{escape(said)}</title></rect>"
 
 

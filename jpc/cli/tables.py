@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from .._suggest import did_you_mean
 from ..bench import NETWORKS, RULES, SUITES, bench as bench
 from .config import ConfigError
-from .suggest import did_you_mean
 
 
 def list_tables() -> dict[str, str]:

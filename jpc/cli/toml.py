@@ -24,7 +24,7 @@ def read_tables(path: Path) -> dict[str, Any]:
 def parse(path: Path) -> dict[str, Any]:
     """What is in a TOML file, whatever it is."""
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -44,8 +44,8 @@ def make_chain(config: Config, layers: Any) -> jpc.AbstractEnergy:
 
 
 def in_errors(config: Config, layers: int) -> dict[str, Any]:
-    """The keywords of a call whose activities are errors."""
-    energy, scaling = jpc.EPCEnergy(make_chain(config, layers)), config.network.param_type
+    """The keywords of a call, whose energy is yet to be taken to the coordinates of its errors."""
+    energy, scaling = make_chain(config, layers), config.network.param_type
     return dict(energy=energy) | ({} if scaling is None else dict(param_type=scaling))
 
 

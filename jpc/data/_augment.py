@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, PRNGKeyArray, Shaped
 
-from .._given import as_batch, check_count, check_flags, split_key
+from .._given import as_batch, check_count, check_flags, show, split_key
 from .._types import Given
 
 
@@ -27,6 +27,17 @@ def augment(
     **Returns:**
 
     As many images, of the same shape and type.
+
+    **Example:**
+
+    ```python
+    import jax
+
+    import jpc.data
+
+    images, labels = jpc.data.load("digits").train
+    moved = jpc.data.augment(jax.random.key(0), images[:8], flip=False, pad=1)
+    ```
     """
     check_flags(flip=flip)
     check_count("pad", pad, least=0)
@@ -35,6 +46,11 @@ def augment(
         raise ValueError(
             f"Images of shape {images.shape} cannot be flipped and cropped. Their shape must be "
             "(images, channels, height, width), that of jpc.data.load(name, flatten=False)."
+        )
+    if pad >= min(images.shape[2:]):
+        raise ValueError(
+            f"pad is {show(pad)}, and nothing of an image of {images.shape[2]} x "
+            f"{images.shape[3]} may be left: give less."
         )
     keys = split_key(key, len(images))
     return jax.vmap(lambda key, image: _augment(key, image, flip, pad))(keys, images)

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from .._extras import TRAIN
+from .._types import Given
 from ._formats import holds
 from ._source import Source, source_of
 
-Root: TypeAlias = str | os.PathLike[str] | None
+Root: TypeAlias = Given[str | os.PathLike[str] | None]
 
 
 def where(name: str, root: Root = None) -> Path | None:
@@ -23,6 +24,15 @@ def where(name: str, root: Root = None) -> Path | None:
 
     A folder or an archive, or `None` if it has to be downloaded. Whether the files are whole
     is seen when they are loaded.
+
+    **Example:**
+
+    ```python
+    import jpc.data
+
+    digits = jpc.data.where("digits")  # They come with the package.
+    missing = [name for name in jpc.data.NAMES if jpc.data.where(name) is None]
+    ```
     """
     source = source_of(name)
     places = _places(source, root)
@@ -41,6 +51,14 @@ def fetch(name: str, *, root: Root = None, progress: bool = True) -> Path:
     **Returns:**
 
     Where it is, as [`jpc.data.where`][] says.
+
+    **Example:**
+
+    ```python
+    import jpc.data
+
+    digits = jpc.data.fetch("digits")  # Nothing is downloaded: they come with the package.
+    ```
     """
     if where(name, root) is None:
         _download(name, root, progress)
@@ -56,6 +74,8 @@ def find(name: str, root: Root) -> Path:
 
 
 def _places(source: Source, root: Root) -> Iterator[Path]:
+    if not isinstance(root, str | os.PathLike | None):
+        raise TypeError(f"root must be the path of a folder, got {root!r}.")
     roots = [root, os.environ.get("JPC_DATA_DIR"), _cache()]
     for folder in filter(None, roots):
         yield from (Path(folder).expanduser() / place for place in source.places)

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from jaxtyping import ArrayLike, Float, Float32, Int32
 
-from .._given import check_flags
+from .._given import check_count, check_flags, show
 from .._types import Given
 from ._fetch import Root, fetch, find
 from ._formats import Raw, read
@@ -30,6 +30,16 @@ class Dataset:
       each one's class, in int32; or numbers to predict, normalised, in float32.
     - `schema`: what an example is, and how it was normalised: a [`jpc.data.Schema`][].
     - `note`: what `load` left out or changed in reading files of your own.
+
+    **Example:**
+
+    ```python
+    import jpc.data
+
+    digits = jpc.data.load("digits")
+    images, labels = digits.test
+    pictures = digits.restore(images[:8])  # In [0, 1], to look at.
+    ```
     """
 
     name: str
@@ -95,10 +105,10 @@ def _listed(names: tuple[str, ...], most: int = 10) -> str:
 def load(
     name: Given[Name],
     *,
-    target: Target = None,
-    leave_out: Sequence[str] = (),
-    regression: bool | None = None,
-    image_size: int | None = None,
+    target: Given[Target] = None,
+    leave_out: Given[Sequence[str]] = (),
+    regression: Given[bool | None] = None,
+    image_size: Given[int | None] = None,
     normalise: Given[bool] = True,
     flatten: Given[bool] = False,
     validation: Given[int | float] = 0,
@@ -136,10 +146,23 @@ def load(
     **Returns:**
 
     A [`jpc.data.Dataset`][].
+
+    **Example:**
+
+    ```python
+    import jpc.data
+
+    digits = jpc.data.load("digits", flatten=True, validation=0.1)
+    images, labels = digits.train  # (1293, 64), (1293,)
+    ```
     """
     if not isinstance(name, str | os.PathLike):
-        raise TypeError(f"name must be that of a data set or of a file, got {name!r}.")
+        raise TypeError(f"name must be that of a data set or of a file, got {show(name)}.")
+    if not os.fspath(name):
+        raise ValueError("name is empty: write that of a data set or of a file.")
+    _check_own(target, leave_out, regression, image_size)
     check_flags(normalise=normalise, flatten=flatten, download=download, progress=progress)
+    check_count("image_size", image_size, none=True)
     if name not in SOURCES and is_own(name):
         schema, parts, note = load_own(
             name,
@@ -156,6 +179,16 @@ def load(
     if given := [key for key, value in own.items() if value is not None]:
         raise ValueError(f"{given[0]}= is for data of your own; leave it out for {name}.")
     return _load_published(str(name), normalise, flatten, validation, (root, download, progress))
+
+
+def _check_own(target: Any, leave_out: Any, regression: Any, image_size: Any) -> None:
+    for name, words in (("target", target), ("leave_out", leave_out)):
+        listed = isinstance(words, list | tuple) and all(isinstance(word, str) for word in words)
+        if not (listed or (name == "target" and isinstance(words, str | None))):
+            raise TypeError(f"{name} must be names, such as ('a', 'b'), got {show(words)}.")
+    if regression is not None:
+        check_flags(regression=regression)
+    check_count("image_size", image_size, none=True)
 
 
 def _assemble(
@@ -191,6 +224,17 @@ def _load_published(
 
 
 def published_schema(name: str, normalise: bool = True) -> Schema:
+    """The schema of a published data set, without loading it.
+
+    **Example:**
+
+    ```python
+    import jpc.data
+
+    schema = jpc.data.published_schema("mnist")
+    shape, mean = schema.shape, schema.mean  # (1, 28, 28), 0.1307
+    ```
+    """
     source = source_of(name)
     mean, std = _statistics(source, normalise)
     return Schema(
@@ -212,10 +256,12 @@ def _set_apart(train: Any, validation: Any) -> tuple[Any, Any]:
     known = number and math.isfinite(validation)
     fraction = known and (validation < 1 or (isinstance(validation, float) and validation == 1))
     count = round(validation * len(labels)) if fraction else validation
-    if not (known and 0 <= count < len(labels) and count == int(count)):
+    whole = known and 0 <= count < len(labels) and count == int(count)
+    if not whole or (validation and not count):
         raise ValueError(
-            f"validation={validation!r} of {len(labels)} training examples: write a number of "
-            "examples that leaves some to train with, or a fraction below 1."
+            f"validation={show(validation)} of {len(labels)} training examples: write a number of "
+            "examples that leaves some to train with, or a fraction below 1 that is at least one "
+            "of them."
         )
     if count == 0:
         return train, None

@@ -9,7 +9,7 @@ import numpy as np
 
 from .._given import check_flags
 from .._types import Given
-from ._own import DataError, Found, Name, NoTargetsError, Part, Target, read_own
+from ._own import DataError, Found, Name, NoTargetsError, Part, Target, is_figure, read_own, some
 from ._schema import (
     Schema,
     as_images,
@@ -66,7 +66,9 @@ def load_own(
     for key, (inputs, _) in parts.items():
         check_shape(f"{where}, {key} data", schema, inputs.shape[1:])
     ready = {key: _prepare(where, schema, *part) for key, part in parts.items()}
-    return schema, ready, found.note
+    unseen = [name for name in classes if name not in {*parts["train"][1].tolist()}]
+    note = f"nothing to train with of class {some(unseen)}" if unseen else ""
+    return schema, ready, "; ".join(filter(None, (found.note, note)))
 
 
 def read_like(name: Given[Name], schema: Given[Schema], *, targets: Given[bool] = True) -> Part:
@@ -74,6 +76,19 @@ def read_like(name: Given[Name], schema: Given[Schema], *, targets: Given[bool] 
     it. The inputs are normalised in the same way as those before. The targets, which may be
     missing, are as they are in the file: `schema.encode` makes numbers of them. With
     `targets=False` they are not looked at, so that they may be empty or unknown.
+
+    **Example:**
+
+    ```python
+    from pathlib import Path
+
+    import jpc.data
+
+    Path("trees.csv").write_text("height,tree\\n" + "2,oak\\n9,fir\\n3,oak\\n8,fir\\n" * 5)
+    Path("new.csv").write_text("height\\n2.5\\n")
+    trees = jpc.data.load("trees.csv")
+    new = jpc.data.read_like("new.csv", trees.schema, targets=False)
+    ```
     """
     if not (isinstance(name, str | os.PathLike) and isinstance(schema, Schema)):
         raise TypeError(f"Give a path and a schema, got {name!r:.80} and {schema!r:.80}.")
@@ -102,9 +117,10 @@ def _complete(where: str, key: str, part: Part, none: bool) -> tuple[np.ndarray,
     if none:
         return inputs, np.zeros((len(inputs), 0))
     if part.targets is None:
+        which, name = ("", "y") if key == "train" else (f" of its {key} data", f"y_{key}")
         raise NoTargetsError(
-            f"{where} has no targets{'' if key == 'train' else f' of its {key} data'}. Call them "
-            "y, name the target, or learn without (--task unsupervised, target=())."
+            f"{where} has no targets{which}. Call them {name}, name the target, or learn without "
+            "(--task unsupervised, target=())."
         )
     return inputs, part.targets
 
@@ -118,6 +134,8 @@ def _find_classes(
     every = [targets for _, targets in parts.values()]
     if len({targets.shape[1:] for targets in every}) > 1:
         raise DataError(f"{where}: the targets of its parts have different shapes.")
+    if len({targets.dtype.kind == "U" for targets in every}) > 1:
+        raise DataError(f"{where}: the targets of some parts are words, those of others numbers.")
     targets = np.concatenate(every)
     if regression is None:
         regression = not _are_classes(targets)
@@ -131,6 +149,7 @@ def _find_classes(
         raise DataError(
             f"{where} has {targets.shape[1]} numbers to predict, not classes: regression."
         )
+    _check_names(where, found.classes, targets)
     named = {key: (inputs, _class_names(found, t)) for key, (inputs, t) in parts.items()}
     names = np.concatenate([t for _, t in named.values()])
     classes = tuple(map(str, dict.fromkeys(_in_order(found, targets, names))))
@@ -157,16 +176,31 @@ def _is_one_hot(targets: np.ndarray) -> bool:
     return bool(np.isin(targets, (0, 1)).all() and (targets.sum(axis=1) == 1).all())
 
 
+def _check_names(where: str, names: Sequence[str], targets: np.ndarray) -> None:
+    """That names of classes, if they are given, are those of the targets: words that are among
+    them, or numbers from 0.
+    """
+    if not names:
+        return
+    if len({*names}) < len(names):
+        raise DataError(f"{where}: two classes have the same name: {some(names)}.")
+    known = names if targets.dtype.kind == "U" else range(len(names))
+    found = range(targets.shape[1]) if targets.ndim == 2 else np.unique(targets).tolist()
+    if odd := [value for value in found if value not in known]:
+        what = "" if targets.dtype.kind == "U" else f", the numbers 0 to {known[-1]}"
+        raise DataError(f"{where}: {odd[0]!r} is none of the classes {some(names)}{what}.")
+
+
 def _class_names(found: Found, targets: np.ndarray) -> np.ndarray:
     numbers = np.argmax(targets, axis=1) if targets.ndim == 2 else targets
-    if numbers.dtype.kind in "iu" and numbers.min() >= 0 and numbers.max() < len(found.classes):
-        return np.array(found.classes)[numbers]
+    if found.classes and numbers.dtype.kind != "U":
+        return np.array(found.classes)[numbers.astype(int)]
     return np.array(as_names(numbers))
 
 
 def _in_order(found: Found, targets: np.ndarray, names: np.ndarray) -> list[str]:
     """Each name once, in the order that was given, or of numbers, or of words."""
-    if found.classes and set(names) <= set(found.classes):
+    if found.classes:
         return list(found.classes)
     different = set(names.tolist())
     if targets.dtype.kind == "U":
@@ -181,7 +215,8 @@ def _check_classes(where: str, classes: tuple[str, ...], examples: int) -> None:
         raise DataError(f"{where} has one class only: there is nothing to learn.")
     if len(classes) > max(examples / 2, 2):
         what = f"{len(classes)} different targets in {examples} examples, such as {classes[0]!r}"
-        raise DataError(f"{where} has {what}: too many for classes. Name another target.")
+        hint = "write numbers as 1234.5, without signs, or " * is_figure(classes[0])
+        raise DataError(f"{where} has {what}: too many for classes; {hint}name another target.")
 
 
 def _check_varies(where: str, names: Sequence[str], targets: np.ndarray) -> None:

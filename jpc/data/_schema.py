@@ -27,6 +27,16 @@ class Schema:
     - `low`, `high`: black and white in the files, if inputs are images.
     - `mean`, `std`: what is subtracted from each channel or feature, and what it is divided by
       then; `target_mean`, `target_std`: the same for numbers that are to be predicted.
+
+    **Example:**
+
+    ```python
+    import jpc.data
+
+    schema = jpc.data.load("digits").schema
+    shape, classes = schema.shape, schema.classes  # (1, 8, 8), ("0", "1", ...)
+    inputs = schema.inputs  # The names of what a network sees.
+    ```
     """
 
     name: str
@@ -142,7 +152,17 @@ class Schema:
 
 
 def read_schema(given: Given[Mapping[str, Any]]) -> Schema:
-    """The schema of a dictionary that `as_dict` made."""
+    """The schema of a dictionary that `as_dict` made.
+
+    **Example:**
+
+    ```python
+    import jpc.data
+
+    schema = jpc.data.load("digits").schema
+    again = jpc.data.read_schema(schema.as_dict())  # A dictionary goes into JSON.
+    ```
+    """
     names = [field.name for field in fields(Schema)]
     if not (isinstance(given, Mapping) and given.keys() <= {*names}):
         raise TypeError(f"given must be what as_dict of a schema makes, got {given!r:.80}.")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .arrays import read_function, read_npy_files, read_npz
+from .cells import is_figure as is_figure
 from .found import (
     DataError as DataError,
     Found as Found,
@@ -18,6 +19,7 @@ from .found import (
     NoTargetsError as NoTargetsError,
     Part as Part,
     Target as Target,
+    some as some,
     unchanged,
 )
 from .images import ENDINGS, list_images, read_images
@@ -27,9 +29,19 @@ _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 def is_own(name: Name) -> bool:
-    """Whether this is a path or a function, rather than the name of a data set."""
+    """Whether this is a path or a function, rather than the name of a data set.
+
+    **Example:**
+
+    ```python
+    import jpc.data
+
+    own, published = jpc.data.is_own("my.csv"), jpc.data.is_own("digits")  # True, False
+    ```
+    """
     text = os.fspath(name)
-    return bool(_FUNCTION.fullmatch(text) or re.search(r"[./\\]", text)) or Path(text).exists()
+    named = _FUNCTION.fullmatch(text) or re.search(r"[./\\]", text)
+    return bool(text) and (bool(named) or Path(text).exists())
 
 
 def read_own(
@@ -60,6 +72,8 @@ def read_own(
         return read_function(text, target)
     if not (path.is_dir() or path.is_file()):
         raise DataError(f"{text}: there is no such file or folder.")
+    if image_size is not None and not (path.is_dir() or ending in ENDINGS):
+        raise DataError(f"{text} is no folder of images: leave out image_size (--image-size).")
     with _told(path), unchanged(path, list_images(path) if path.is_dir() else [path]):
         if path.is_dir() or ending in ENDINGS:
             if target:

@@ -111,8 +111,15 @@ def read_function(name: str, target: Any) -> Found:
     if not isinstance(found, Mapping):
         what = "(inputs, targets), ((inputs, targets), (inputs, targets)) to train and to test "
         raise DataError(f"{name} must return {what}with, or a dictionary with x and y.")
-    arrays = {str(key): np.asarray(value) for key, value in found.items()}
+    arrays = {str(key): _as_array(name, key, value) for key, value in found.items()}
     return _arrange(name, arrays, target, "key")
+
+
+def _as_array(name: str, key: Any, value: Any) -> np.ndarray:
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise DataError(f"{name}, {str(key)!r} is no array: {error}") from None
 
 
 def _call(name: str, made: Any) -> Any:
@@ -190,8 +197,9 @@ def _pair(path: Name, arrays: dict[str, np.ndarray], keys: dict, part: str) -> P
         raise DataError(f"{path}: {shapes}. They need a row for each example.")
     if targets.dtype.kind not in "USb":
         _check_numbers(f"{path}, {other!r}", targets)
-    targets = targets.astype(str) if targets.dtype.kind in "Sb" else targets
     targets = targets[:, 0] if targets.ndim == 2 and targets.shape[1] == 1 else targets
+    flags = targets.dtype.kind == "b" and targets.ndim == 1 and ("classes", "") not in keys
+    targets = targets.astype(str) if flags or targets.dtype.kind == "S" else targets
     if targets.ndim > (1 if targets.dtype.kind == "U" else 2):
         raise DataError(
             f"{path}, {other!r} has the shape {targets.shape}: a row for each example."

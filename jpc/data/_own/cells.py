@@ -21,6 +21,11 @@ def as_number(text: str, comma: bool = False) -> float | None:
     return None
 
 
+def is_figure(word: str) -> bool:
+    """Whether a word is a number to people, but not to us."""
+    return bool(_FIGURE.fullmatch(word)) and as_number(word) is None
+
+
 class Code(NamedTuple):
     """How features become numbers. `words` are those of each column, none of a column of
     numbers; if no column has any, that is empty. `comma` says that decimal commas may be there.
@@ -98,7 +103,7 @@ class Seen:
         if line and (different > _MOST_WORDS or 2 * different > max(there, 4)):
             many = f"over {_MOST_WORDS}" if different > _MOST_WORDS else different
             said = f"{shown} is one of {many} different words in {there} rows, too many to learn:"
-            return line, f"{said}{_NUMBER_HINT * bool(_FIGURE.fullmatch(word))} {_LEAVE_OUT}."
+            return line, f"{said}{_NUMBER_HINT * is_figure(word)} {_LEAVE_OUT}."
         return self._gap() if self.missing else None
 
     def _gap(self) -> tuple[int, str]:

@@ -18,11 +18,41 @@ Target: TypeAlias = str | Sequence[str] | None  # One, several, or the usual one
 
 
 class DataError(ValueError):
-    """What is wrong with somebody's file, where, and what to do."""
+    """What is wrong with somebody's file, where, and what to do.
+
+    **Example:**
+
+    ```python
+    from pathlib import Path
+
+    import jpc.data
+
+    Path("trees.csv").write_text("height,tree\\n2,oak\\n,fir\\n")
+    try:
+        jpc.data.load("trees.csv")
+    except jpc.data.DataError as error:
+        said = str(error)  # It names the line.
+    ```
+    """
 
 
 class NoTargetsError(DataError):
-    """There is nothing to predict."""
+    """There is nothing to predict.
+
+    **Example:**
+
+    ```python
+    import numpy as np
+
+    import jpc.data
+
+    np.savez("my.npz", x=np.random.default_rng(0).normal(size=(20, 3)))
+    try:
+        jpc.data.load("my.npz")
+    except jpc.data.NoTargetsError:
+        data = jpc.data.load("my.npz", target=())  # Without targets, for unsupervised learning.
+    ```
+    """
 
 
 class Part(NamedTuple):
@@ -94,9 +124,11 @@ def unchanged(name: Name, files: Iterable[Path]) -> Iterator[None]:
             raise DataError(said) from None
 
 
-def _state(file: Path) -> tuple[int, int] | None:
+def _state(file: Path) -> tuple[int, ...] | None:
+    """What nobody sets back, too: which file it is, and when its entry was changed."""
     try:
-        return (stat := file.stat()).st_size, stat.st_mtime_ns
+        stat = file.stat()
+        return stat.st_size, stat.st_mtime_ns, stat.st_ino, stat.st_ctime_ns
     except FileNotFoundError:
         return None
 

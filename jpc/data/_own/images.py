@@ -89,7 +89,7 @@ def _choose_shape(files: list[Path], size: int | None) -> tuple[tuple[int, ...],
         with _open_image(file) as image:
             turned = image.getexif().get(0x0112, 1) >= 5
             seen.add((image.mode, image.size[:: -1 if turned else 1]))
-    grey = all(mode in ("1", "L", "LA") or mode.startswith(("I", "F")) for mode, _ in seen)
+    grey = all(mode in ("1", "L", "LA") or mode.startswith("I") for mode, _ in seen)
     sizes, channels = {shape for _, shape in seen}, 1 if grey else 3
     width, height = next(iter(sizes))
     if size is None and len(sizes) == 1 and max(width, height) <= _LARGEST:
@@ -112,6 +112,9 @@ def _open_image(file: Path) -> Iterator[Any]:
                 if math.prod(image.size) > _MOST_PIXELS:
                     what = f"{image.size[0]} x {image.size[1]} pixels"
                     raise DataError(f"{file} has {what}: scale it down, or leave it out.")
+                if image.mode == "F":
+                    what = "fractions, of which black and white are not known"
+                    raise DataError(f"{file} has {what}: save 8 or 16 bits, or all as an npz.")
                 yield image
     except (Image.DecompressionBombWarning, Image.DecompressionBombError):
         raise DataError(f"{file} has too many pixels: scale it down, or leave it out.") from None

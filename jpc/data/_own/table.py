@@ -184,7 +184,7 @@ def _full_rows(path: Path, skip: bool, width: int) -> Iterator[tuple[int, list[s
     """Without the names, and all as long as these."""
     for line, row in _rows(path, skip=skip):
         if len(row) != width:
-            what = f"{len(row)} cells, but line 1 has {width}"
+            what = f"{len(row)} cell{'s' * (len(row) > 1)}, but line 1 has {width}"
             raise DataError(f"{path}, line {line}: {what}. Every row needs as many.")
         yield line, row
 

@@ -8,6 +8,8 @@ def did_you_mean(given: str, names: Iterable[str]) -> str:
     """
     plain = {name.lower().replace("-", "_").strip("_"): name for name in names}
     wrong = given.lower().replace("-", "_").strip("_")
+    if not wrong:
+        return ""
     short = [name for name in plain if wrong == _initials(name) or name == _initials(wrong)]
     close = short or difflib.get_close_matches(wrong, plain, n=1)
     return f" Did you mean {plain[close[0]]}?" if close else ""
