@@ -11,6 +11,8 @@ compile. If that is needed, the program without it returns NaNs, and the call ru
 
 import contextlib
 import functools as ft
+import inspect
+import logging
 import threading
 from collections.abc import Callable, Hashable, Iterator
 from contextvars import ContextVar
@@ -24,6 +26,7 @@ from jaxtyping import Array, Bool, Int, PyTree
 
 from ._device import accelerated
 from ._fixed import Fixed, join, split
+from ._given import check_takes
 
 _F = TypeVar("_F", bound=Callable)
 Failure = Literal["default", "raise", "nan", "try"]
@@ -75,10 +78,14 @@ def checked_jit(fn: _F) -> _F:
         on_error, (fixed, arrays) = _ON_ERROR.get(), split((args, kwargs))
         if on_error != "default" or any(isinstance(x, Tracer) for x in arrays):
             return traced(on_error, args, kwargs)
-        tries = not (accelerated() or (needed and fixed in needed))
         program = hasty() if _HASTY.get() and not accelerated() else compiled
-        run = lambda how: _in_words(lambda: program(how, fixed, arrays))
-        rest, made, failed = run("try" if tries else "nan")
+        run = lambda how: in_words(lambda: program(how, fixed, arrays))
+        try:
+            tries = not (accelerated() or (needed and fixed in needed))
+            rest, made, failed = run("try" if tries else "nan")
+        except (TypeError, ValueError):
+            _blame(fn, args, kwargs)
+            raise
         if isinstance(failed, Tracer):  # Of arrays that are known, in somebody's jit.
             return traced(on_error, args, kwargs)
         if tries and rest.value[1] and failed:
@@ -88,6 +95,21 @@ def checked_jit(fn: _F) -> _F:
         return join(rest.value[0], made)
 
     return ft.wraps(fn)(call)  # pyright: ignore[reportReturnType]
+
+
+def _blame(fn: Callable, args: tuple, kwargs: dict) -> None:
+    """Names the argument with what no program can take, if there is one."""
+    given = inspect.signature(fn).bind(*args, **kwargs).arguments
+    if rest := given.pop("args", ()):  # They are those of a function that is given.
+        names = list(inspect.signature(given["fn"]).parameters)[-len(rest) :]
+        given |= dict(zip(names, rest, strict=True))
+    for name, value in given.items():
+        check_takes(name, value)
+
+
+def failing() -> bool:
+    """Whether what is traced is to say why something failed, and may take its time for it."""
+    return _ON_ERROR.get() == "raise"
 
 
 @contextlib.contextmanager
@@ -151,18 +173,31 @@ def _look(failed: Array, again: Callable[[], Any]) -> None:
         failed, again = last
     if failed:
         _LAST.call = None
-        _in_words(lambda: jax.block_until_ready(again()))
+        in_words(lambda: jax.block_until_ready(again()))
 
 
-def _in_words(run: Callable[[], Any]) -> Any:
+def in_words(run: Callable[[], Any]) -> Any:
     """Checks that fail, ours and those of the libraries, say why in a line."""
     try:
-        return run()
+        with _unlogged():
+            return run()
     except (eqx.EquinoxRuntimeError, jax.errors.JaxRuntimeError) as error:  # By version of JAX.
         checked = isinstance(error, eqx.EquinoxRuntimeError) or "EquinoxRuntimeError" in str(error)
         if not checked:
             raise
         raise RuntimeError(words_of(error)) from None
+
+
+@contextlib.contextmanager
+def _unlogged() -> Iterator[None]:
+    """JAX logs what a program raises through its host, with its stack, and goes on to raise it."""
+    logger = logging.getLogger("jax._src.callback")
+    other = lambda record: record.getMessage() != "jax.pure_callback failed"
+    logger.addFilter(other)
+    try:
+        yield
+    finally:
+        logger.removeFilter(other)
 
 
 def words_of(error: Exception) -> str:

@@ -92,8 +92,8 @@ def clamp(
     output: Given[Array | None] = None,
     input: Given[Array | None] = None,
     *,
-    mask: Array | None = None,
-    input_mask: Array | None = None,
+    mask: Given[Array | None] = None,
+    input_mask: Given[Array | None] = None,
 ) -> tuple[Nodes, Clamps]:
     r"""Says which states of a chain $z_0 \dots z_L$ are inferred and which are given.
 
@@ -139,15 +139,11 @@ def clamp(
     return nodes, clamps
 
 
-def _masked(name: str, given: Array | None, mask: Array, free: Array | None) -> Masked:
+def _masked(name: str, given: Array | None, mask: Any, free: Array | None) -> Masked:
     if given is None:
         raise ValueError(f"A mask says which units of the {name} are given: give the {name} too.")
     shape = jnp.shape(given)
-    if jnp.shape(mask) != shape or not jnp.issubdtype(jnp.result_type(mask), jnp.bool_):
-        got = f"{jnp.result_type(mask)} of shape {jnp.shape(mask)}"
-        raise ValueError(
-            f"The mask of the {name} must be booleans of its shape {shape}, got {got}."
-        )
+    check_mask(f"The mask of the {name}", mask, shape)
     if free is None or jnp.shape(free) != shape:
         raise ValueError(
             f"With a mask the {name}, of shape {shape}, is also among the activities, for the "
@@ -155,6 +151,17 @@ def _masked(name: str, given: Array | None, mask: Array, free: Array | None) -> 
         )
     # What is not given must not count, even if it is NaN.
     return Masked(jnp.where(mask, given, jnp.zeros_like(free)), jnp.asarray(mask))
+
+
+def check_mask(name: str, mask: Any, shape: tuple[int, ...]) -> None:
+    if not (_is_array(mask) and mask.dtype == bool and mask.shape == shape):
+        got = f"{mask.dtype} of shape {mask.shape}" if _is_array(mask) else show(mask)
+        raise ValueError(f"{name} must be booleans of its shape {shape}, got {got}.")
+
+
+def entries(tree: PyTree) -> Any:
+    """Those of a list or a dictionary, with their names."""
+    return tree.items() if isinstance(tree, dict) else enumerate(tree)
 
 
 def entry(tree: PyTree, name: Name) -> Any:
@@ -198,8 +205,7 @@ def check_problem(nodes: Any, clamps: Any) -> None:
     """That nodes are batches of floats, clamps of numbers, and all of as many examples."""
     check_lists(nodes, clamps)
     for kind, tree in (("nodes", nodes), ("clamps", clamps)):
-        named = tree.items() if isinstance(tree, dict) else enumerate(tree)
-        for name, state in named:
+        for name, state in entries(tree):
             for leaf in jax.tree.leaves(state):
                 check_state(f"{kind}: {spell(name)}", leaf, floats=kind == "nodes")
     check_batch(nodes, clamps)
@@ -223,6 +229,8 @@ def check_state(name: str, state: Any, *, floats: bool = False) -> None:
 def check_batch(nodes: Any, clamps: Any) -> None:
     """That all arrays have as many examples, along their first axes."""
     shapes = [jnp.shape(leaf)[:1] for leaf in jax.tree.leaves((nodes, clamps))]
+    if not shapes:
+        raise ValueError("There are no states: all of nodes and clamps are empty, or None.")
     if len({*shapes}) > 1:
         listed = ", ".join(str(shape[0]) if shape else "none" for shape in shapes)
         raise ValueError(

@@ -2,7 +2,7 @@
 answers it; there is no mathematics here.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Unpack
 
 import equinox as eqx
@@ -16,7 +16,7 @@ from ._checks import all_finite, checked_jit, not_finite, raise_if, raise_if_not
 from ._clamp import Masked, states
 from ._energy import AbstractEnergy, AmortisedEnergy
 from ._given import check_count, check_flags, show
-from ._inference import AbstractInference, GradientFlow, Record
+from ._inference import AbstractInference, GradientFlow, Record, check_infers
 from ._layer import Layer
 from ._learn import check_learns, check_state, fits, take_step, update
 from ._options import (
@@ -62,6 +62,15 @@ def call(
     output = data("output", output)
     input = None if input is None else input_data(params, input)
     return _jitted(fn, setup, params, activities, output, input, *args)
+
+
+def call_at(fn: Callable, setup: Setup, params: Params, activities: Any, *args) -> Any:
+    """The same at activities that must be given."""
+    if activities is None:
+        raise TypeError(
+            "activities must be a list of arrays, as init_activities_with_ffwd makes it, got None."
+        )
+    return call(fn, setup, params, activities, *args)
 
 
 @checked_jit
@@ -125,7 +134,7 @@ def pc_energy_fn(
     ```
     """
     check_flags(record_layers=record_layers)
-    return call(_energy, setup(params, options), params, activities, y, x, record_layers)
+    return call_at(_energy, setup(params, options), params, activities, y, x, record_layers)
 
 
 def _energy(setup: Setup, params: Params, posed: Posed, record_layers: bool) -> Array:
@@ -160,7 +169,7 @@ def compute_pc_activity_grad(
     value, moves = jpc.compute_pc_activity_grad(params, activities, y, x=x)
     ```
     """
-    return call(_activity_grad, setup(params, options), params, activities, y, x)
+    return call_at(_activity_grad, setup(params, options), params, activities, y, x)
 
 
 def _activity_grad(setup: Setup, params: Params, posed: Posed) -> tuple[Scalar, list[Array]]:
@@ -203,7 +212,7 @@ def neg_pc_activity_grad(t: Any, activities: Activities, args: Given[tuple]) -> 
     params, y, x, *rest = args
     if len(args) == 3 + len(_FLOW_ARGS):
         rest = [zip(_FLOW_ARGS[:-1], rest[:-1], strict=True)]
-    if len(rest) > 1 or isinstance(rest[0] if rest else (), str):
+    if len(rest) > 1 or not all(isinstance(options, Mapping | zip) for options in rest):
         raise ValueError(
             "args must be (params, y, x), (params, y, x, options) or all of (params, y, x, "
             f"{', '.join(_FLOW_ARGS)}), got {len(args)} entries."
@@ -234,7 +243,7 @@ def compute_pc_param_grads(
     grads, _ = jpc.compute_pc_param_grads(params, activities, y, x=x)
     ```
     """
-    return call(_param_grads, setup(params, options), params, activities, y, x)
+    return call_at(_param_grads, setup(params, options), params, activities, y, x)
 
 
 def _param_grads(setup: Setup, params: Params, posed: Posed) -> Params:
@@ -300,9 +309,11 @@ def solve_inference(
     ```
     """
     check_flags(record_iters=record_iters)
-    problem = (setup(params, options, max_t1=20.0), params, activities, output, input)
+    read = setup(params, options, max_t1=20.0)
+    check_infers(read.inference)
+    problem = (read, params, activities, output, input)
     record = choose_record(problem, record_iters, record_every)
-    ends, way, length = call(solve, *problem, record)
+    ends, way, length = call_at(solve, *problem, record)
     return ends if record is None else trim(way, length)
 
 
@@ -437,7 +448,7 @@ def update_activities(
     ```
     """
     problem = (setup(params, options), params, activities, output, input)
-    return call(_update_activities, *problem, optim, opt_state) | dict(optim=optim)
+    return call_at(_update_activities, *problem, optim, opt_state) | dict(optim=optim)
 
 
 def _update_activities(setup, params, posed, optim, opt_state):
@@ -502,7 +513,7 @@ def update_params(
     ```
     """
     problem = (setup(params, options), params, activities, output, input)
-    return call(_update_params, *problem, optim, opt_state) | dict(optim=optim)
+    return call_at(_update_params, *problem, optim, opt_state) | dict(optim=optim)
 
 
 def _update_params(setup, params, posed, optim, opt_state):

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, PyTree
 
-from ._functional import Activities, call, of_params
+from ._functional import Activities, call_at, of_params
 from ._inference import Equilibrium, Inferred
 from ._metrics import tree_norm
 from ._options import Options, Params, Posed, Setup, setup
@@ -44,7 +44,7 @@ def equilibrium_gap(
     left, wrong = gap["excess"], gap["gradient_error"]  # In energy, and in what is learned.
     ```
     """
-    return call(_gap, setup(params, options), params, activities, output, input)
+    return call_at(_gap, setup(params, options), params, activities, output, input)
 
 
 def tolerance(nodes: PyTree) -> float:

@@ -9,10 +9,11 @@ import optax
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from ._checks import checked_jit, raise_if, raise_if_not_finite
-from ._clamp import entry, spell
-from ._energy import AbstractEnergy, EPCEnergy, take_apart, unfit
-from ._given import check_callable, check_numbers, check_type, show
+from ._energy import AbstractEnergy
+from ._given import check_call, check_callable, check_numbers, check_type, show
 from ._inference import RESULTS, AbstractInference, Inferred, Record
+from ._inference.base import unfit_clamps
+from ._layer import traceable
 from ._learn import check_state, learn
 from ._numbers import floats_to_arrays
 from ._types import Clamps, Given, Nodes
@@ -94,6 +95,8 @@ def make_step(
     check_type("inference", inference, AbstractInference, "jpc.Equilibrium()")
     check_callable("pose", pose, "lambda params, output, input, key: jpc.pose(...)")
     check_callable("transform", transform, "lambda params: layers")
+    check_call("make_step", "pose", pose, "params", "output", "input", "key")
+    check_call("make_step", "transform", transform, "params")
     for name, side in (("output", output), ("input", input)):
         check_numbers(name, side)
     check_state("params", optim, opt_state, params)
@@ -107,11 +110,12 @@ def make_step(
 def _step(energy, inference, pose, transform, state, batch, record, key):
     output, input = raise_if_not_finite({"output": batch[0], "input": batch[1]}, batch)
     params, optim, opt_state = state
-    posed = pose(params, output, input, key)
+    with traceable("pose"):
+        posed = pose(params, output, input, key)
     if not (isinstance(posed, tuple | list) and len(posed) == 2):
         raise TypeError(f"pose must return a pair (nodes, clamps), got {show(posed)}.")
     nodes, clamps = posed
-    if wrong := _unfit(energy, transform(params), clamps):
+    if wrong := unfit_clamps(energy, transform(params), clamps):
         clamps = raise_if(wrong, clamps)
     how: Any = dict(transform=transform, record=record, key=key)
     inferred, lesson, states = advance(energy, inference, params, nodes, clamps, **how)
@@ -139,19 +143,6 @@ def converged(inferred: Inferred) -> Array:
     return jnp.mean(known, dtype=jnp.result_type(*jax.tree.leaves(inferred.nodes)))
 
 
-def _unfit(energy: AbstractEnergy, layers: PyTree, clamps: Any) -> dict[str, Array]:
-    """What can be wrong with the targets of the losses, if the energy says what these are."""
-    inner = energy.energy if isinstance(energy, EPCEnergy) else energy
-    try:
-        network = take_apart(inner).network(layers)
-    except TypeError:
-        return {}
-    given = {name: entry(clamps, name) for name, node in network.items() if node.fn is not None}
-    whole = {name: z for name, z in given.items() if isinstance(z, jax.Array)}
-    found = [unfit(f"clamps: {spell(n)}", [network[n].loss], z) for n, z in whole.items()]
-    return {message: bad for some in found for message, bad in some.items()}
-
-
 def advance(
     energy: AbstractEnergy,
     inference: AbstractInference,
@@ -167,6 +158,7 @@ def advance(
     and the states at which to learn.
     """
     inferred = inference(energy, transform(params), nodes, clamps, record=record, key=key)
+    check_type("What a method of inference returns", inferred, Inferred, "jpc.finish(...)")
     lesson, states = inferred.lesson or (energy, inferred.nodes)
     of_params = lambda params, nodes, clamps: lesson(transform(params), nodes, clamps)
     return inferred, of_params, states

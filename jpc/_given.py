@@ -7,7 +7,7 @@ passes, and nothing of it is in a compiled program.
 import inspect
 import math
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import jax
@@ -18,6 +18,8 @@ from jax.core import Tracer
 from jaxtyping import Array
 
 _ARRAYS = jax.Array | np.ndarray | np.generic
+_NO_MODEL = Iterator | Set | Mapping | str | bytes | _ARRAYS
+_LARGEST = 2**31  # Of sizes: an array of more units would have no place.
 
 
 def show(value: Any) -> str:
@@ -47,6 +49,17 @@ def check_callable(name: str, value: Any, example: str) -> None:
         raise TypeError(f"{name} must be a function, such as {example}, got {show(value)}.")
 
 
+def check_call(who: str, name: str, fn: Any, *args: str, named: Sequence[str] = ()) -> None:
+    """That a function can be called in the way in which it will be."""
+    try:
+        inspect.signature(fn).bind(*args, **dict.fromkeys(named))
+    except TypeError as error:
+        call = ", ".join([*args, *(f"{each}=..." for each in named)])
+        raise TypeError(f"{who} calls {name}({call}), which it does not take: {error}.") from None
+    except ValueError:  # One that has no signature.
+        return
+
+
 def check_number(
     name: str,
     value: Any,
@@ -73,10 +86,11 @@ def is_real(value: Any) -> bool:
     """Whether it is a real number, or an array of them. What is true or false is none."""
     if isinstance(value, int | float):
         return not isinstance(value, bool)
-    if not isinstance(value, _ARRAYS):
-        return False
-    kind = value.dtype
-    return kind.kind in "fiu" or jnp.issubdtype(kind, jnp.floating)
+    if not isinstance(value, _ARRAYS) or isinstance(value, np.ma.MaskedArray):
+        return False  # JAX would forget a mask.
+    kind = value.dtype  # Of a key it is none of NumPy's.
+    real = isinstance(kind, np.dtype) and kind.kind in "fiu"
+    return real or jnp.issubdtype(kind, jnp.floating)
 
 
 def is_half(value: Any) -> bool:
@@ -100,8 +114,25 @@ def refuse_half(name: str, tree: Any) -> None:
 def check_numbers(name: str, tree: Any) -> None:
     """That the arrays of a tree are none of words or objects, which no program can take."""
     for leaf in jax.tree.leaves(tree):
-        if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "OUSMm":
+        if _is_no_number(leaf):
             raise TypeError(f"{name} must be arrays of numbers, got {show(leaf)}.")
+
+
+def check_takes(name: str, tree: Any) -> None:
+    """That a program can take a tree, or have it fixed."""
+    for leaf in jax.tree.leaves(tree):
+        if _is_no_number(leaf) or not isinstance(leaf, Hashable | _ARRAYS):
+            raise TypeError(
+                f"{name} holds what no program can take: give numbers and arrays of numbers, got "
+                f"{show(leaf)}."
+            )
+
+
+def _is_no_number(leaf: Any) -> bool:
+    if not isinstance(leaf, np.ndarray | np.generic):
+        return False
+    masked = isinstance(leaf, np.ma.MaskedArray)  # JAX would forget its mask.
+    return masked or leaf.dtype.kind in "OUSMm" or leaf.dtype.names is not None
 
 
 def check_count(name: str, value: Any, *, least: int = 1, none: bool = False) -> None:
@@ -119,12 +150,14 @@ def check_sizes(**sizes: Any) -> None:
     for name, size in sizes.items():
         if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
             raise ValueError(f"Sizes must be positive integers, got {name}={show(size)}.")
+        if size >= _LARGEST:
+            raise ValueError(f"Sizes must be below 2**31, got {name}={show(size)}.")
 
 
 def check_model(name: str, model: Any, *, holes: bool = False) -> None:
     """A list of callables, `None` among them where there may be holes."""
     kind = lambda x: type(x).__name__
-    if isinstance(model, Iterator | Set | Mapping) or not isinstance(model, Iterable):
+    if isinstance(model, _NO_MODEL) or not isinstance(model, Iterable):
         expected = "a list of layers (callables on one example, as jpc.make_mlp makes)"
         raise TypeError(f"{name} must be {expected}, got {kind(model)}.")
     if not (layers := list(model)):
@@ -173,7 +206,7 @@ def as_batch(name: str, value: Any) -> Array:
     """An array of real numbers with a batch axis."""
     try:
         array = jnp.asarray(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # By what it is of.
         array = None
     if array is None or jnp.iscomplexobj(array):
         raise TypeError(f"{name} must be an array of real numbers, got {show(value)}.")

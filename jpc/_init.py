@@ -94,7 +94,8 @@ def init_activities_from_normal(
 def state_shapes(layer_sizes: Any, batch_size: Any, mode: Any) -> list[list[int]]:
     """The shape of each state from $z_1$ on, or unsupervised from $z_0$ on, for one example."""
     choice("mode", mode, ("supervised", "unsupervised"))
-    if not isinstance(layer_sizes, Sequence | np.ndarray) or len(layer_sizes) < 2:
+    listed = isinstance(layer_sizes, Sequence | np.ndarray) and not isinstance(layer_sizes, bytes)
+    if not listed or len(layer_sizes) < 2:
         raise ValueError(f"layer_sizes must list those of z_0 ... z_L, got {show(layer_sizes)}.")
     shapes = [np.atleast_1d(size).tolist() for size in layer_sizes]
     for size in itertools.chain(*shapes):

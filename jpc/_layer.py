@@ -1,5 +1,6 @@
+import contextlib
 import functools as ft
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
 import equinox as eqx
@@ -9,7 +10,15 @@ import numpy as np
 from jaxtyping import Array
 
 from ._fixed import join, split
-from ._given import check_callable, check_model, check_number, check_sizes, choice, show
+from ._given import (
+    check_callable,
+    check_layer,
+    check_model,
+    check_number,
+    check_sizes,
+    choice,
+    show,
+)
 from ._types import Given, Layers, Number
 
 ParamType: TypeAlias = Literal["sp", "ntp", "mupc"]
@@ -50,6 +59,8 @@ class Layer(eqx.Module):
     def __check_init__(self):
         check_callable("fn", self.fn, "eqx.nn.Linear(...)")
         check_callable("skip", self.skip, "eqx.nn.Identity()")
+        check_layer("fn", self.fn)
+        check_layer("skip", self.skip)
         check_number("scale", self.scale)
 
     def __call__(self, z: Array) -> Array:
@@ -82,6 +93,15 @@ NEEDS_NUMBERS = (
     "needs numbers that are not known when it is compiled: write it with jax.numpy, with "
     "jnp.where for if, and without float() and int()."
 )
+
+
+@contextlib.contextmanager
+def traceable(name: str) -> Iterator[None]:
+    """Around the call of a function of somebody's own that is compiled."""
+    try:
+        yield
+    except UNTRACEABLE as error:
+        raise TypeError(f"{name} {NEEDS_NUMBERS}") from error
 
 
 def feedforward(layers: Given[Layers], z: Given[Array]) -> list[Array]:

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import optax
+from jax.core import Tracer
 from jaxtyping import Array, Bool, PRNGKeyArray, PyTree
 
 from ._checks import checked_jit
@@ -80,6 +81,12 @@ class MonteCarlo(AbstractInference):
         check_type("warm", self.warm, AbstractInference, "jpc.Descent(optax.adam(0.1), 50)")
         check_type("sampler", self.sampler, Langevin, "jpc.Langevin(t1=5.0, dt=0.05)")
         check_sizes(samples=self.samples)
+        half = 0.5 * self.sampler.t1 / self.sampler.dt
+        if not isinstance(half, Tracer) and self.samples > half + 1.5:
+            raise ValueError(
+                f"samples={self.samples} are kept from the second half of the way, but sampler "
+                f"has {half:.0f} steps there: take fewer samples, or a larger t1."
+            )
 
     @method
     def __call__(self, energy, params, nodes, clamps, *, record=None, key=None):

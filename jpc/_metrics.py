@@ -53,6 +53,12 @@ def compute_accuracy(truths: Given[ArrayLike], preds: Given[ArrayLike]) -> Scala
     truths, preds = _classes(truths=truths, preds=preds)
     named = {"truths": truths, "preds": preds}
     _raise_if({not_finite(name): ~all_finite(x) for name, x in named.items()})
+    _raise_if(
+        {
+            "truths has an example without a class: all of its entries are the same, as "
+            "jax.nn.one_hot makes them of labels out of range.": jnp.any(jnp.ptp(truths, -1) == 0)
+        }
+    )
     return accuracy(truths, preds)
 
 

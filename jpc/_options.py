@@ -28,7 +28,7 @@ from ._energy import (
     PCEnergy,
     SpectralPenalty,
     WeightDecay,
-    cross_entropy,
+    check_of_states,
     squared_error,
     take_apart,
     unfit,
@@ -250,6 +250,7 @@ def _booleans(name: str, value: Any) -> Array:
 def _energies(depth: int, options: dict[str, Any]) -> tuple[AbstractEnergy, AbstractEnergy]:
     if (given := options.get("energy")) is not None:
         check_type("energy", given, AbstractEnergy, "jpc.PCEnergy()")
+        check_of_states(given)
         made_of = {"output_energy_scaling", "stiffness", *_PENALTIES}
         made_of |= {"loss_id"} if _says(given) else set()
         _refuse_both({"energy"}, made_of & options.keys())
@@ -464,16 +465,7 @@ def problems(setup: Setup, output: Any, input: Any) -> dict[str, Bool[Array, ""]
             empty = f"{word} is false everywhere: no unit of the {name} is given in this batch."
             found[empty] = ~jnp.any(given.mask)
     losses = [leaf for leaf in jax.tree.leaves((setup.energy, setup.loss)) if callable(leaf)]
-    if not isinstance(output, Masked):
-        found |= unfit("output", losses, output)
-    elif cross_entropy in losses:
-        rows = output.mask.reshape(len(output.mask), -1)
-        split = (
-            "mask gives only some of the classes of an example. The cross-entropy needs all of "
-            "them or none: give one boolean for each example."
-        )
-        found[split] = jnp.any(jnp.any(rows, axis=1) & ~jnp.all(rows, axis=1))
-    return found
+    return found | unfit("output", losses, output)
 
 
 def pose(setup: Setup, params: Params, activities: Any, output: Any, input: Any) -> Posed:

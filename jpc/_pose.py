@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from ._clamp import Masked, check_state, spell
+from ._clamp import Masked, check_mask, check_state, spell
 from ._energy import AbstractEnergy, Node, take_apart
 from ._given import check_type
 from ._types import Clamps, Given, Name, Nodes
@@ -81,12 +81,7 @@ def _check_names(network: Mapping, given: Any, masks: Any, start: Any) -> None:
     for name, state in [*given.items(), *start.items()]:
         check_state(repr(name), state)
     for name, mask in masks.items():
-        shape, kind = jnp.shape(given[name]), jnp.result_type(mask)
-        if jnp.shape(mask) != shape or not jnp.issubdtype(kind, jnp.bool_):
-            raise ValueError(
-                f"The mask of {name!r} must be booleans of its shape {shape}, got {kind} of "
-                f"shape {jnp.shape(mask)}."
-            )
+        check_mask(f"The mask of {name!r}", mask, given[name].shape)
     for name, node in network.items():
         if unknown := [parent for parent in node.parents if parent not in network]:
             raise ValueError(f"{name!r} is predicted by {unknown[0]!r}, which is not a node.")

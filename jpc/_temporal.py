@@ -21,10 +21,17 @@ from jaxtyping import Array, ArrayLike, PRNGKeyArray, PyTree
 
 from ._checks import checked_jit, raise_if_not_finite
 from ._clamp import Masked, clamp, states
-from ._energy import AbstractEnergy, AbstractNetworkEnergy, Node, PCEnergy, squared_error
+from ._energy import (
+    AbstractEnergy,
+    AbstractNetworkEnergy,
+    Node,
+    PCEnergy,
+    check_of_states,
+    squared_error,
+)
 from ._energy.network import Network
-from ._given import check_count, check_key, check_model, check_type, show
-from ._inference import ZIL, AbstractInference, Backprop, FixedPrediction, Inferred, Nudged
+from ._given import check_count, check_key, check_model, check_type
+from ._inference import AbstractInference, Inferred, check_infers
 from ._layer import feedforward_batch, parameterise
 from ._learn import check_state, learn
 from ._numbers import floats_to_arrays
@@ -346,12 +353,9 @@ def _check_methods(
     check_key(key)
     check_type("energy", energy, AbstractEnergy, "jpc.PCEnergy()")
     check_type("inference", inference, AbstractInference, "jpc.Equilibrium()")
-    limit = isinstance(inference, Nudged) and inference.beta is None
-    if states and (limit or isinstance(inference, Backprop | FixedPrediction | ZIL)):
-        raise ValueError(
-            f"inference={show(inference)} leaves the states where they are predicted, whatever "
-            "was observed: take one that infers them, such as jpc.Equilibrium()."
-        )
+    check_of_states(energy)
+    if states:
+        check_infers(inference)
     return floats_to_arrays((energy, inference))
 
 

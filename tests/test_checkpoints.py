@@ -24,7 +24,7 @@ from helpers import arrays, assert_close, slowly
 
 import jpc
 from jpc._claim import InUseError, hold
-from jpc._fit import checkpoint, fingerprint, loop, run, store
+from jpc._fit import checkpoint, differ, fingerprint, loop, run, store
 
 DATA = tuple(np.random.default_rng(0).normal(size=(2, 20, 3)))
 STATE = dict(total=jnp.zeros(3), chain=jr.key(7), empty=jnp.zeros((0, 2)), rate=0.5)
@@ -261,6 +261,7 @@ OTHERS = [
     ("activation", dict(activation="relu"), rf"{STEP}; how to evaluate\. Choose another folder"),
     ("rate", dict(rate=0.02), rf"{STEP}, a number in it: -0\.01 then, -0\.02 now\. "),
     ("steps", dict(inference=jpc.Descent(optax.sgd(0.1), 4)), rf"{STEP}\. "),
+    ("step size", dict(inference=jpc.Descent(optax.sgd(0.2), 3)), rf"{STEP}, .*-0\.2 now\. "),
     ("inference", dict(inference=CHORDS), rf"{STEP}\. "),
     ("evaluate", dict(evaluate=CROSS), r"how to evaluate\. "),
 ]  # fmt: skip
@@ -291,6 +292,19 @@ def test_another_experiment_goes_on_anyway(tmp_path):
         fit(tmp_path)
     with pytest.raises(ValueError, match=r"another state: .*Choose another folder"):
         fit(tmp_path, saving=dict(resume="anyway"), state=STATE | dict(empty=jnp.zeros((0, 3))))
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "said"),
+    [
+        (0.5, 0.25, "0.5 then, 0.25 now"),
+        (0.5, 0.5 + 2**-30, "0.5 then, 0.50000000093132257 now"),
+        (1.0, 0.25, "0.25 now"),
+    ],
+)
+def test_numbers_that_differ_are_told_apart(then, now, said):
+    notes = (dict(form="f", numbers=[number, 1.0]) for number in (then, now))
+    assert differ._say_numbers(*notes) == f", a number in it: {said}"
 
 
 def test_other_metrics_go_on_anyway(tmp_path):

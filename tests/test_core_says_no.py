@@ -19,6 +19,8 @@ import pytest
 
 import jpc
 import jpc.data
+from jpc._energy import unfit
+from jpc._fixed import join, split
 
 NAN, INF = float("nan"), float("inf")
 VALUE, TYPE, RUNTIME = ValueError, TypeError, RuntimeError
@@ -1028,7 +1030,7 @@ THIRD = [
      TYPE, "z_3 is a jpc.Masked"),
     ("times beyond the end", lambda: infer(jpc.GradientFlow(
         dfx.Euler(), 2.0, 1.0, dfx.ConstantStepSize()), record=jpc.Record(
-        ts=jnp.array([1.0, 3.0]))), RUNTIME, "times beyond t1"),
+        ts=jnp.array([0.5, 1.0, 3.0]))), RUNTIME, "times beyond t1"),
     ("a record of something else", lambda: infer(jpc.Descent(0.1), record=jpc.Record(
         lambda z: z, length=3)), TYPE, "Record's fn must take"),
     ("a record of words", lambda: infer(jpc.Descent(0.1), record=jpc.Record(
@@ -1158,6 +1160,218 @@ FIFTH = [
     ("images flipped by a word", lambda: jpc.data.augment(KEY, IMAGES, flip="no"), VALUE, "flip"),
 ]  # fmt: skip
 
+ONE = eqx.tree_at(lambda m: m.bias, eqx.nn.Linear(4, 2, key=KEY), jnp.array([0.0, 0.1]))
+HALF = np.ma.masked_array(np.asarray(Y), np.eye(BATCH, 2))
+RECORDS = np.zeros(BATCH, dtype=[("a", "f4")])
+SIXTH = [
+    *(
+        (f"a key as {name}", call, (VALUE, TYPE), words)
+        for name, call, words in [
+            ("a precision", lambda: jpc.PCEnergy(precision=KEY), "precision"),
+            ("a stiffness", lambda: jpc.PCEnergy(stiffness=KEY), "stiffness"),
+            ("a node's precision", lambda: jpc.Node(precision=KEY), "precision"),
+            ("a scale", lambda: jpc.Layer(jnp.tanh, scale=KEY), "scale"),
+            ("a value", lambda: jpc.Masked(jr.split(KEY, 2), jnp.ones(2, bool)), "value"),
+            ("seconds", lambda: jpc.Checkpoints("runs", seconds=KEY), "seconds"),
+            ("a state", lambda: infer(nodes=other(NODES, 1, jr.split(KEY, BATCH))), "z_1"),
+            ("a model", lambda: step(model=KEY), "model must be a list"),
+        ]
+    ),
+    ("bytes as precisions", lambda: jpc.PCEnergy(precision=b"ab"), VALUE, "precision"),
+    ("bytes as sizes", lambda: jpc.init_epc_errors(b"abc", 4), VALUE, "layer_sizes"),
+    ("a number as a model", lambda: step(model=jnp.asarray(1.0)), TYPE, "model must be a list"),
+    ("a matrix as a model", lambda: step(model=np.eye(3)), TYPE, "model must be a list"),
+    ("a node's NaN", lambda: jpc.Node(precision=NAN), VALUE, "precision"),
+    ("a node's infinity", lambda: jpc.Node(precision=-INF), VALUE, "precision"),
+    ("a node's learned", lambda: jpc.Node(learned="yes"), VALUE, "learned"),
+    ("a class in a layer", lambda: jpc.Layer(eqx.nn.Linear), TYPE, "fn is a class"),
+    ("a class as a skip", lambda: jpc.Layer(jnp.tanh, eqx.nn.Identity), TYPE, "skip is a class"),
+    ("resume an array", lambda: jpc.Checkpoints("runs", resume=X), VALUE, "resume"),
+    ("resume a model", lambda: jpc.Checkpoints("runs", resume=MODEL), VALUE, "resume"),
+    ("too wide", lambda: jpc.make_mlp(KEY, 3, 10**12, 3, 2, "tanh"), VALUE, "width=10000"),
+    ("too deep", lambda: jpc.make_skip_model(10**30), VALUE, "below .*depth="),
+    ("a step of no steps", lambda: jpc.FixedPrediction(dt=2), VALUE, "dt is of a number of steps"),
+    ("an array of no steps", lambda: jpc.FixedPrediction(dt=jnp.asarray(0.5)), VALUE, "dt=0.5"),
+    *(
+        (f"a mask of {kind}{where}", ft.partial(call, mask), VALUE, "mask of .*output|mask of 'y'")
+        for kind, mask in [("words", "all"), ("lists", [[True, False]] * BATCH), ("None", (None,)),
+                           ("objects", np.full((BATCH, 2), None)), ("records", RECORDS)]
+        for where, call in [
+            ("", lambda mask: jpc.clamp(Z, Y, X, mask=mask)),
+            (" of a graph", lambda mask: posed(masks={"y": mask})),
+        ]
+    ),
+    *(
+        (f"a graph's {name} {value!r}"[:40], ft.partial(jpc.GraphEnergy, {"y": ["x"]},
+                                                        **{name: value}), TYPE, f"{name} must")
+        for name in ("loss", "precision")
+        for value in (0, "", [], False, X)
+    ),
+    ("a graph's arrays", lambda: jpc.GraphEnergy({"y": X}), TYPE, "parents of 'y'"),
+    ("a solver's class as a path", lambda: jpc.Langevin(path=dfx.Heun), TYPE, "path must be"),
+    ("a path of numbers", lambda: jpc.Langevin(path=[1.0]), TYPE, "path must be"),
+    ("a class of a node", lambda: jpc.Node(eqx.nn.Linear, ("x",)), TYPE, "fn is a class"),
+    ("a class, precisely", lambda: jpc.Precise(eqx.nn.Linear, jnp.zeros(())), TYPE, "is a class"),
+    ("images far beyond", lambda: jpc.data.augment(KEY, IMAGES, pad=2**40), VALUE, "pad is"),
+    ("a number to learn from", lambda: fit(data=jnp.asarray(1.0)), TYPE, "data must be a pair"),
+    ("a key to learn from", lambda: fit(data=KEY), TYPE, "data must be a pair"),
+    ("a set in the state", lambda: fit(state=dict(model={1.0})), TYPE, "state.'model'. holds"),
+    ("dates in the state", lambda: fit(state=dict(model=np.array(["2020-01-01"], "M8[D]"))), TYPE,
+     "state.'model'. holds"),
+    ("an array as a name", lambda: jpc.data.load(X), TYPE, "name must be"),
+    ("validation of an array", lambda: loaded(validation=X), VALUE, "validation="),
+    *(
+        (f"a mask of NumPy, {name}", call, TYPE, "numbers, got masked_array")
+        for name, call in [
+            ("clamped", lambda: jpc.clamp(FREE, HALF, X)),
+            ("a step", lambda: step(y=HALF)),
+            ("a general step", lambda: general(y=HALF)),
+            ("fitted", lambda: fit(data=(X, HALF))),
+        ]
+    ),
+    ("theory of one bias", lambda: linear([eqx.nn.Linear(3, 4, use_bias=False, key=KEY), ONE]),
+     RUNTIME, "Layer 2 has a bias"),
+    ("beyond numbers", lambda: step(y=10**30), TYPE, "output must be"),
+    *(
+        (f"{name} of {kind}", ft.partial(update, **{name: value}), TYPE,
+         f"{name.replace('state', 'opt_state')} holds what no program can take")
+        for name in ("optim", "state")
+        for kind, value in [("a set", {1.0}), ("objects", OBJECTS), ("words", WORDS),
+                            ("records", RECORDS), ("dates", np.array(["2020-01-01"], "M8[D]"))]
+    ),
+    ("a bpc's state of objects", lambda: jpc.update_bpc_activities(
+        DOWN, UP, [jnp.ones((BATCH, 4)), X], SGD, OBJECTS, X, Y), TYPE, "opt_state holds"),
+    *(
+        (f"no activities, {name}", call, TYPE, "activities must be a list .*got None")
+        for name, call in [
+            ("energy", lambda: jpc.pc_energy_fn((MODEL, None), None, Y, x=X)),
+            ("gradient", lambda: jpc.compute_pc_activity_grad((MODEL, None), None, Y, x=X)),
+            ("learning", lambda: jpc.compute_pc_param_grads((MODEL, None), None, Y, x=X)),
+            ("inference", lambda: solve(None)),
+            ("a gap", lambda: gap(None)),
+            ("an update", lambda: jpc.update_params((MODEL, None), None, SGD, STATE, Y, X)),
+        ]
+    ),
+]  # fmt: skip
+
+
+class Nothing(jpc.AbstractInference):
+    """A method that forgets to return."""
+
+    def __call__(self, energy, params, nodes, clamps, *, record=None, key=None):
+        pass
+
+
+class Says(jpc.AbstractEnergy):
+    """Whatever is given as its terms."""
+
+    what: object
+
+    def terms(self, params, nodes, clamps):
+        return self.what(nodes) if callable(self.what) else self.what
+
+
+class Listed(jpc.AbstractNetworkEnergy):
+    """A network that is no dictionary."""
+
+    def network(self, params):
+        return [jpc.Node()]
+
+
+IN_ERRORS, BACKPROP = jpc.EPCEnergy(PC), METHODS["backprop"]
+HALVES = dict(
+    nodes=[None, *FREE, Y], clamps=[X, None, None, jpc.Masked(Y, MASK.at[0, 0].set(False))]
+)
+ENDED = jpc.RESULTS.successful
+NUL = "a\0b"
+SEVENTH = [
+    ("a loss of whole numbers", lambda: step(loss_id=lambda y, p: jnp.argmax(p)), VALUE,
+     "must be a float, .*int"),
+    ("another without an error estimate", lambda: jpc.GradientFlow(dfx.LeapfrogMidpoint()), VALUE,
+     "LeapfrogMidpoint has no error estimate"),
+    *(
+        (f"errors as states, {name}", call, VALUE, "EPCEnergy are errors, .*InErrors")
+        for name, call in [
+            ("a step", lambda: step(energy=IN_ERRORS)),
+            ("a part of them", lambda: step(energy=0.5 * IN_ERRORS + jpc.WeightDecay(0.1))),
+            ("an energy", lambda: jpc.pc_energy_fn((MODEL, None), Z, Y, x=X, energy=IN_ERRORS)),
+            ("a filter", lambda: filtered(energy=IN_ERRORS)),
+        ]
+    ),
+    ("guesses of no one", lambda: step(energy=jpc.AmortisedEnergy()), VALUE, "of them is None"),
+    ("a penalty alone", lambda: infer(energy=jpc.WeightDecay(1.0)), VALUE, "and no states"),
+    *(
+        (f"solved by {name}", lambda name=name: solve(inference=METHODS[name]), VALUE,
+         "leaves the states where they are predicted")
+        for name in ("backprop", "fixed prediction", "zil", "nudged")
+    ),
+    ("field's list of options", lambda: jpc.neg_pc_activity_grad(
+        0.0, Z, ((MODEL, None), Y, X, ["mse"])), VALUE, "args must be"),
+    ("accuracy of no class", lambda: jpc.compute_accuracy(Y.at[0].set(0.0), Y), RUNTIME,
+     "an example without a class"),
+    ("the core's targets", lambda: infer(BACKPROP, ENTROPY, clamps=other(CLAMPS, 3, -Y)), RUNTIME,
+     "clamps: z_3 must be .* negative"),
+    ("the core's sums", lambda: infer(BACKPROP, ENTROPY, clamps=other(CLAMPS, 3, 2 * Y)), RUNTIME,
+     "clamps: z_3 must be .* sum to 1"),
+    ("half of an example's classes", lambda: infer(jpc.Descent(0.1, 2), ENTROPY, **HALVES),
+     RUNTIME, "z_3: mask gives only some of the classes"),
+    ("NaN as a clamp", lambda: infer(BACKPROP, clamps=other(CLAMPS, 3, NAN * Y)), RUNTIME,
+     "clamps: z_3 is not finite"),
+    ("an end by name", lambda: jpc.finish(PC, MODEL, NODES, NODES, CLAMPS, "successful", {}), TYPE,
+     "result must be .*RESULTS"),
+    ("an end's list", lambda: jpc.finish(PC, MODEL, NODES, NODES, CLAMPS, ENDED, [1]), TYPE,
+     "stats must be"),
+    ("a method without an answer", lambda: general(inference=Nothing()), TYPE,
+     "method of inference returns .*None"),
+    ("terms of None", lambda: Says(None)(MODEL, NODES, CLAMPS), TYPE, "returned None"),
+    ("terms of words", lambda: Says("x")(MODEL, NODES, CLAMPS), TYPE, "real numbers, .*'x'"),
+    ("complex terms", lambda: Says(lambda z: [1j * z[1][0]])(MODEL, NODES, CLAMPS), TYPE,
+     r"real numbers, but terms\(...\)\[0\]"),
+    ("a network as a list", lambda: Listed()(MODEL, NODES, CLAMPS), TYPE, "of jpc.Node"),
+    ("more samples than steps", lambda: jpc.MonteCarlo(
+        sampler=jpc.Langevin(t1=0.2, dt=0.1), samples=50), VALUE, "samples=50 .* 1 steps"),
+    ("bpc of nothing", lambda: jpc.BPCEnergy(0.0, 0), VALUE, "both 0"),
+    ("bpc's weights of nothing", lambda: bpc(forward_energy_weight=0, backward_energy_weight=0),
+     VALUE, "both 0"),
+    ("a pose of three", lambda: general(pose=lambda p, y, x: None), TYPE,
+     r"make_step calls pose\(params, output, input, key\)"),
+    ("a pose of NumPy's", lambda: general(pose=lambda p, y, x, k: np.asarray(y)), TYPE,
+     "pose needs numbers that are not known"),
+    ("a pose of no states", lambda: general(pose=lambda *a: ({}, {})), VALUE, "no states"),
+    ("a transform of two", lambda: general(transform=lambda p, q: p), TYPE,
+     r"make_step calls transform\(params\)"),
+    ("a callback of two", lambda: fit(callbacks=[lambda a, b: 0]), TYPE,
+     r"callbacks\[0\]\(record\)"),
+    ("a look at a state by place", lambda: fit(inspect=lambda s: {}), TYPE, "fit calls inspect"),
+    ("a look at words", lambda: fit(inspect=lambda **s: {"a": "text"}), TYPE, "inspect .*'text'"),
+    ("a look that hides the loss", lambda: fit(inspect=lambda **s: {"loss": 1.0}), VALUE,
+     "inspect returned 'loss': give it a name of its own"),
+    ("a pace of nothing", lambda: fit(pace=lambda: 0), TYPE, r"fit calls pace\(seconds\)"),
+    ("no number to stop by", lambda: fit(metrics=["model"], stop=jpc.EarlyStopping("model")),
+     VALUE, "there are none"),
+    ("a report in no folder", lambda: fit(report=NUL), VALUE, "report has a NUL"),
+    ("checkpoints in no folder", lambda: jpc.Checkpoints(NUL), VALUE, "directory has a NUL"),
+    ("a rule of one", lambda: fit(mesh=ONE_DEVICE, sharding=lambda n: None), TYPE,
+     r"fit calls sharding\(name, array\)"),
+    ("a rule of nothing", lambda: fit(mesh=ONE_DEVICE, sharding=lambda n, a: None), TYPE,
+     "sharding must return a jax.sharding.PartitionSpec, got None"),
+    ("a step of Python's floats", lambda: fit(lambda model, output, **r: dict(
+        model=model, loss=float(output[0, 0]))), TYPE, "step needs numbers that are not known"),
+    ("data as a list", lambda: fit(data=[X, Y]), TYPE, "is a tuple, no list"),
+    ("a fit that is compiled", lambda: jax.jit(lambda x: fit(data=(x, Y)).state)(X), TYPE,
+     "fit compiles the training step itself"),
+    ("a gradient of a fit", lambda: jax.grad(lambda x: fit(data=(x, Y)).history[-1]["loss"])(X),
+     TYPE, "fit compiles the training step itself"),
+    ("load nothing at all", lambda: jpc.data.load(""), VALUE, "name is empty"),
+    ("load a column by number", lambda: loaded(target=1), TYPE, "target must be names"),
+    ("load without a letter", lambda: loaded(leave_out="a"), TYPE, "leave_out must be names"),
+    ("load regression", lambda: loaded(regression="yes"), VALUE, "regression"),
+    ("load a size", lambda: loaded(image_size="8"), VALUE, "image_size must be"),
+    ("validation of none", lambda: loaded(validation=1e-9), VALUE, "at least one of them"),
+    ("load from a number", lambda: jpc.data.load("mnist", root=3, download=False), TYPE, "root"),
+]  # fmt: skip
+ONE_DEVICE = jax.make_mesh((1,), ("a",))
+
 TABLE = {
     "methods": EVERY_METHOD,
     "states": STATES,
@@ -1173,10 +1387,13 @@ TABLE = {
     "third": THIRD,
     "fourth": FOURTH,
     "fifth": FIFTH,
+    "sixth": SIXTH,
+    "seventh": SEVENTH,
 }
 # They take seconds to compile, and others like them are there.
 SELDOM = {"third: times beyond the end", "kinds: learn by line search"}
 SELDOM |= {"nonsense: counts of a step", "nonsense: a step's negative targets"}
+SELDOM |= {"seventh: half of an example's classes"}
 CASES = [
     pytest.param(
         *case,
@@ -1274,6 +1491,32 @@ def test_steps_can_be_given_one_by_one(solver):
     found, expected = infer(jpc.GradientFlow(solver, 1.0, controller=STEPS)), infer(same)
     np.testing.assert_allclose(found.nodes[1], expected.nodes[1], rtol=1e-6)
     assert jnp.all(found.stats["steps"] == 10)
+
+
+def test_flags_and_words_of_numpy_are_fixed():
+    """As Python's are: a program is of one of them, and does not take them."""
+    given = (np.True_, np.str_("ce"), np.float32(2))
+    fixed, arrays = split(given)
+    assert arrays == [None, None, 2.0] and join(fixed, arrays) == given
+
+
+@pytest.mark.parametrize("rows", [None, [True, True, False, False]])
+def test_targets_count_where_they_are_given(rows):
+    """Of examples that are not given nothing can be wrong."""
+    given = lambda y: y if rows is None else jpc.Masked(y, jnp.broadcast_to(WHICH, y.shape))
+    WHICH = None if rows is None else jnp.array(rows)[:, None]
+    wrong = lambda y: [bool(bad) for bad in unfit("y", [jpc.cross_entropy], given(y)).values()][
+        -2:
+    ]
+    assert wrong(Y) == [False, False]
+    assert wrong(-Y) == [True, True] and wrong(2 * Y) == [False, True]
+    late = rows is None
+    assert wrong(Y.at[3].set(5.0)) == [False, late] and wrong(Y.at[3].set(-Y[3])) == [late, late]
+
+
+def test_a_solver_of_half_steps_adapts():
+    """Its error estimate is that of two half steps against one."""
+    assert jpc.GradientFlow(dfx.HalfSolver(dfx.Euler())).solver
 
 
 def test_params_may_hold_what_is_no_callable():

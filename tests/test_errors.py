@@ -178,7 +178,7 @@ SHAPES = [
     ("too many activities", lambda: energy([X, *Z]), VALUE, "3 activities, z_1 .*got 4"),
     ("no activities", lambda: solve([]), VALUE, "3 activities, .*got 0"),
     ("activities without z_0", lambda: solve(x=None), VALUE, "4 activities, z_0 .*got 3"),
-    ("neither input nor activities", lambda: solve(None, x=None), VALUE, "got 0"),
+    ("neither input nor activities", lambda: solve(None, x=None), TYPE, "activities must be"),
     ("gradients in activities",
      lambda: jpc.compute_pc_activity_grad((MODEL, None), Z[1:], Y, x=X), VALUE, "got 2"),
     ("gradients in parameters",
@@ -516,6 +516,12 @@ def test_bad_input_is_answered_and_changes_nothing(call, kind, message):
         said = said.rpartition("EquinoxRuntimeError: ")[2].partition("\n\n")[0]
     assert re.search(message, said) and "\n" not in said, said
     assert_close(arrays(GIVEN), BEFORE, rtol=0, atol=0)
+
+
+def test_nothing_is_logged_besides(caplog):
+    with pytest.raises(RuntimeError, match="not linear"):
+        theory((MODEL, None))
+    assert not caplog.records
 
 
 def labelled(model):

@@ -502,7 +502,7 @@ def test_misuse_is_answered(call, kind, message):
 
 def test_run_time_errors_keep_their_words():
     spoilt = np.where(np.arange(22)[:, None] == 7, np.nan, X)
-    with pytest.raises(eqx.EquinoxRuntimeError, match="input is not finite"):
+    with pytest.raises(RuntimeError, match=r"^input is not finite"):
         fit(data=(spoilt, Y), epochs=9)
 
 

@@ -115,8 +115,32 @@ def test_a_state_of_another_model_is_refused():
     optim = OPTIMS["adam"]
     other = make_problem(sizes=(3, 5, 5, 2)).model
     for state in (optim.init(arrays(other)), OPTIMS["sgd"].init(arrays(PROBLEM.model))):
-        with pytest.raises(ValueError, match="opt_state"):
+        with pytest.raises(ValueError, match=r"opt_state .* optim.init\(eqx.filter\(model, "):
             jpc.update_params(*ARGS, optim, state, PROBLEM.y, PROBLEM.x)
+        with pytest.raises(ValueError, match=r"opt_state .* optim.init\(activities\)"):
+            jpc.update_activities(*ARGS, optim, state, PROBLEM.y, PROBLEM.x)
+
+
+def learn_by(optim, state):
+    _, nodes, clamps = PROBLEM.posed()
+    return jpc.learn(jpc.PCEnergy(), PROBLEM.model, nodes, clamps, optim=optim, opt_state=state)
+
+
+def test_optimisers_that_need_more_than_gradients():
+    """They are refused by what they are; what else goes wrong in one is its own."""
+    search = optax.lbfgs()
+    with pytest.raises(TypeError, match=r"a line search .*take one that needs gradients only"):
+        learn_by(search, search.init(arrays(PROBLEM.model)))
+
+    def update(grads, state, params):
+        raise TypeError("out of order")
+
+    broken = optax.GradientTransformation(optax.sgd(0.1).init, update)
+    with pytest.raises(TypeError, match=r"^out of order"):
+        learn_by(broken, broken.init(arrays(PROBLEM.model)))
+    others = optax.multi_transform({"a": optax.sgd(0.1)}, ["a"])
+    with pytest.raises(ValueError, match="opt_state is not a state of this optimiser"):
+        learn_by(others, ())
 
 
 # --- activities ---

@@ -75,6 +75,60 @@ def test_equal_to_backpropagation(rule, name):
     assert np.all(inferred.result == jpc.RESULTS.successful)
 
 
+@pytest.mark.parametrize(("steps", "dt"), [(1, 1.0), (3, 0.5), (4, 0.01)])
+def test_errors_come_as_far_as_they_have_time_for(steps, dt):
+    """Those of the last hidden state are held back by nothing else: after n steps they are
+    $1 - (1 - h)^n$ of what backpropagation says, and so is what its layer learns. The last layer
+    learns all of it.
+    """
+    problem = make_problem(act="linear", batch=3)
+    given = chain(problem.model, problem.y, problem.x, problem.x)
+    found, _ = gradient(jpc.FixedPrediction(steps, dt), jpc.PCEnergy(), problem.model, given)
+    whole = arrays(of_loss(jpc.PCEnergy(), problem.model, given))
+    part = 1 - (1 - dt) ** steps
+    assert_close(arrays(found)[1:], [part * whole[1], whole[2]], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(("dt", "converged"), [(0.9, True), (0.5, False), (1.5, False)])
+def test_errors_know_how_far_they_are_off(dt, converged):
+    """With one hidden state, after n steps by $(1 - h)^n$ of what they should be: relative to what
+    they are that is $r / (1 - r)$, by its size.
+    """
+    problem = make_problem(sizes=(2, 4, 2), act="linear", batch=3)
+    given = chain(problem.model, problem.y, problem.x, problem.x)
+    found = jpc.FixedPrediction(3, dt)(jpc.PCEnergy(), problem.model, *given)
+    rest = (1 - dt) ** 3
+    assert_close(found.stats["error"], np.full(3, abs(rest / (1 - rest))), rtol=1e-9)
+    assert np.all((found.result == jpc.RESULTS.successful) == converged)
+    assert np.all(found.stats["steps"] == 3) and np.all(found.stats["evaluations"] == 4)
+
+
+RULES = pytest.mark.parametrize("rule", ["backprop", "fixed prediction", "Z-IL"])
+
+
+@RULES
+def test_the_precision_of_what_is_given_is_learned(rule):
+    """As `jax.grad` says. That of a hidden state has no errors to be learned from."""
+    energy, given = jpc.PrecisionEnergy(), chain(MODEL, Y, X, X)
+    last = [*MODEL[:2], PRECISE[2]]
+    found, _ = gradient(EQUAL[rule], energy, last, given)
+    close(found, of_loss(energy, last, given))
+    with pytest.raises(ValueError, match="precision of the state 1"):
+        gradient(EQUAL[rule], energy, [PRECISE[0], *MODEL[1:]], given)
+
+
+@pytest.mark.parametrize(
+    ("rule", "steps", "evaluations"),
+    [(EQUAL["Z-IL"], 2, 3), (jpc.Nudged(), 1, 2), (jpc.Nudged(chords=3), 3, 4)],
+)
+def test_steps_of_a_rule_are_counted(rule, steps, evaluations):
+    """By Z-IL errors go back through two hidden layers, one at each step; a chord is a step. Each
+    begins with a look at the errors.
+    """
+    stats = rule(jpc.PCEnergy(), MODEL, *chain(MODEL, Y, X, X)).stats
+    assert np.all(stats["steps"] == steps) and np.all(stats["evaluations"] == evaluations)
+
+
 def test_limit_is_the_closed_form_of_a_linear_network():
     """With a precision for the output and for a hidden layer, and a penalty, against NumPy."""
     problem = make_problem(act="linear", batch=3)
@@ -150,17 +204,6 @@ def test_the_problem_of_a_nudge_has_a_part_of_the_error(kind, sign):
     expected = jax.grad(energy, argnums=1)(MODEL, [None, *plain, None], clamps)
     found = jax.grad(nudge, argnums=1)(MODEL, start, held)
     close(found, jax.tree.map(lambda g: part * g, expected), 1e-10)
-
-
-def test_the_error_of_a_fixed_prediction():
-    """One hidden state goes to its end by the same part of the way in every step."""
-    problem = make_problem("tanh", (3, 4, 2))
-    named = problem.layers, *jpc.clamp(problem.hidden, problem.y, problem.x)
-    for dt, steps in ((0.5, 2), (0.1, 3)):
-        inferred = jpc.FixedPrediction(steps, dt)(jpc.PCEnergy(), *named)
-        left = (1 - dt) ** steps
-        np.testing.assert_allclose(inferred.stats["error"], left / (1 - left), rtol=1e-10)
-        assert np.all(inferred.result == jpc.RESULTS.stopped_early)
 
 
 def test_chords_find_what_each_example_needs():

@@ -123,10 +123,18 @@ def test_the_gap_of_a_partial_problem():
     args = (LINEAR.y, LINEAR.x)
     gap = jpc.equilibrium_gap(LINEAR.params, start, *args, mask=EACH)
     assert_close(gap["equilibrium_energy"], LINEAR.chain().energy(expected), rtol=1e-7)
+    predicted = LINEAR.chain().feedforward(LINEAR.x)[-1]
+    errors = np.where(EACH, np.asarray(LINEAR.y) - predicted, 0)
+    assert_close(gap["energy"], 0.5 * np.mean(np.sum(errors**2, axis=1)))
+    assert_close(gap["excess"], gap["energy"] - gap["equilibrium_energy"])
     assert gap["excess"] > 1e-3
     at = [jnp.asarray(z) for z in expected[1:]]
     gap = jpc.equilibrium_gap(LINEAR.params, at, *args, mask=EACH)
     assert abs(gap["excess"]) < 1e-7 and gap["gradient_error"] < 1e-6
+    # A measure does not raise: it says which examples have none.
+    far = LINEAR.y.at[0].set(1e200)
+    result = jpc.equilibrium_gap(LINEAR.params, start, far, LINEAR.x, mask=EACH)["result"]
+    assert (result == jpc.RESULTS.diverged).tolist() == [True] + [False] * 4
 
 
 # --- the equations, with the units that are given held fixed ---

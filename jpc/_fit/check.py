@@ -7,8 +7,9 @@ import jax
 from jax.extend.core import ClosedJaxpr
 from jaxtyping import PRNGKeyArray, PyTree
 
-from .._given import check_callable, show
+from .._given import check_call, check_callable, show
 from .._inference import AbstractInference
+from .._layer import traceable
 from .loop import Recipe, measure
 
 _CONSTANTS = bool | int | float | complex | str
@@ -35,12 +36,17 @@ def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | No
     return None
 
 
+_TAKES = dict(pace=("seconds",), sharding=("name", "array"))  # What it is called with.
+
+
 def check_hooks(step: Any, **others: Any) -> None:
     """That they are functions, or `None` where they may be left out."""
     check_callable("step", step, "jpc.make_pc_step")
     for name, given in others.items():
         if given is not None:
             check_callable(name, given, f"def {name}(...)")
+            if name in _TAKES:
+                check_call("fit", name, given, *_TAKES[name])
 
 
 def check_listed(name: str, given: Any, kind: Any, example: str) -> None:
@@ -51,14 +57,7 @@ def check_listed(name: str, given: Any, kind: Any, example: str) -> None:
 
 def _check_takes(name: str, fn: Callable, state: Mapping[str, Any]) -> None:
     """That it can be called with a state and a batch."""
-    names = [*state, "output", "input", "key"]
-    try:
-        inspect.signature(fn).bind(**dict.fromkeys(names))
-    except TypeError as error:
-        call = ", ".join(f"{each}=..." for each in names)
-        raise TypeError(f"fit calls {name}({call}), which it does not take: {error}.") from None
-    except ValueError:  # One that has no signature.
-        return
+    check_call("fit", name, fn, named=[*state, "output", "input", "key"])
 
 
 class Checked(NamedTuple):
@@ -74,7 +73,8 @@ class Checked(NamedTuple):
 def check_step(recipe: Recipe, state: PyTree, batch: PyTree, key: PRNGKeyArray) -> Checked:
     """Refuses a step that does not have the shape of one, before it is compiled."""
     _check_takes("step", recipe.fn, recipe.rest)
-    result, program = _trace(recipe, state, batch, key)
+    with traceable("step"):
+        result, program = _trace(recipe, state, batch, key)
     if not isinstance(result, Mapping):
         raise TypeError(f"A step returns a dictionary, but this one a {type(result).__name__}.")
     listed = ", ".join(map(str, result))
@@ -132,7 +132,8 @@ def check_evaluation(recipe: Recipe, state: PyTree, batch: PyTree) -> tuple[PyTr
     """
     _check_takes("evaluate", recipe.fn, recipe.rest)
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype), batch)
-    result, program = _trace(recipe, state, one, jax.random.key(0))
+    with traceable("evaluate"):
+        result, program = _trace(recipe, state, one, jax.random.key(0))
     leaves = jax.tree.leaves(result)
     if not (
         isinstance(result, Mapping) and all(isinstance(x, jax.ShapeDtypeStruct) for x in leaves)

@@ -17,7 +17,7 @@ import jax
 from jaxtyping import PyTree
 
 from .._claim import InUseError, hold, is_held
-from .._given import check_number, check_sizes
+from .._given import check_number, check_sizes, show
 from .._types import Given
 from .check import describe, first_difference
 from .devices import Devices
@@ -30,6 +30,7 @@ from .snapshot import Snapshot
 from .store import DamagedError, Store
 
 READ: Any = "read"  # Only to look at a run, perhaps with other data.
+_RESUME = (False, True, "anyway", READ)
 
 
 class Checkpoints(eqx.Module):
@@ -82,12 +83,12 @@ class Checkpoints(eqx.Module):
     def __check_init__(self):
         check_folder("directory", self.directory)
         check_sizes(every=self.every, keep=self.keep)
-        if self.resume not in (False, True, "anyway", READ):
-            raise ValueError(f"resume must be True, False or 'anyway', got {self.resume!r}.")
+        if not (isinstance(self.resume, str | int) and self.resume in _RESUME):
+            raise ValueError(f"resume must be True, False or 'anyway', got {show(self.resume)}.")
         check_number("seconds", self.seconds, least=0.0)
         try:
             json.dumps(self.config)
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             raise TypeError(f"config must be something that JSON can hold: {error}.") from None
 
 
@@ -234,7 +235,9 @@ class Saver(AbstractSaver):
         self._at_rest = self._alone
         try:
             yield
-        except KeyboardInterrupt:
+        except BaseException as error:  # Imports and callbacks make others of an interruption.
+            if not (self._interrupted or isinstance(error, KeyboardInterrupt)):
+                raise
             self._save(snapshot)
             raise KeyboardInterrupt(self._left) from None
         finally:
@@ -282,10 +285,9 @@ class Saver(AbstractSaver):
         self._left = f"Saved in {self._store.folder}: go on with {resume}."
 
     def _interrupt(self, *_: Any) -> None:
-        signal.signal(signal.SIGINT, self._handler)  # A second one does not wait.
-        if self._at_rest or (self._alone and not self._new):
+        second, self._interrupted = self._interrupted, True  # What is raised may get lost.
+        if second or self._at_rest or (self._alone and not self._new):
             raise KeyboardInterrupt(self._left)
-        self._interrupted = True
 
 
 def _is_best(name: str) -> bool:

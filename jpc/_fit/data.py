@@ -191,7 +191,9 @@ def choose_data(
             f"{name} must be a pair (input, output), got {describe(given)}. What else belongs to "
             "an example goes into one of the two as a tree, such as ((x, mask), y)."
         )
-    if isinstance(given, dict | str) or not (callable(given) or isinstance(given, Iterable)):
+    lone = isinstance(given, jax.Array | np.ndarray) and given.ndim == 0
+    many = callable(given) or isinstance(given, Iterable)
+    if isinstance(given, dict | str) or lone or not many:
         raise TypeError(
             f"{name} must be a pair of arrays (input, output), or of trees of them, or something "
             f"that gives such batches whenever it is iterated over, got {show(given)}."

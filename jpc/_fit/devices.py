@@ -9,6 +9,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree
 
+from .._given import show
 from .._types import Given
 
 Rule = Callable[[str, Any], PartitionSpec]
@@ -78,7 +79,7 @@ class Devices(eqx.Module):
         return PartitionSpec() if self.mesh is None else PartitionSpec(self.mesh.axis_names[0])
 
     def _specs(self, tree: PyTree, rule: Rule) -> PyTree:
-        named = lambda path, x: rule(jax.tree_util.keystr(path), x)
+        named = lambda path, x: _check_spec(rule(jax.tree_util.keystr(path), x))
         return jax.tree_util.tree_map_with_path(named, tree)
 
     def _place(self, array: Any, spec: PartitionSpec) -> Array:
@@ -91,6 +92,12 @@ class Devices(eqx.Module):
         if self.mesh is None:
             return array
         return jax.lax.with_sharding_constraint(array, NamedSharding(self.mesh, spec))
+
+
+def _check_spec(spec: Any) -> PartitionSpec:
+    if not isinstance(spec, PartitionSpec):
+        raise TypeError(f"sharding must return a jax.sharding.PartitionSpec, got {show(spec)}.")
+    return spec
 
 
 def choose_devices(mesh: Given[Mesh | None], sharding: Given[Rule | None]) -> Devices:

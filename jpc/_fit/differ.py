@@ -1,7 +1,7 @@
 """What makes a run another one than that of a checkpoint, in words."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 _SETTINGS = dict(
@@ -79,11 +79,19 @@ def _say_programs(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[st
 
 def _say_numbers(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     """Which numbers in a program are others, if nothing else is."""
-    gone, come = ([f"{x:.6g}" for x in sorted({*a} - {*b})] for a, b in _both_ways(old, new))
+    gone, come = (sorted({*a} - {*b}) for a, b in _both_ways(old, new))
     if old["form"] != new["form"] or not 0 < len(gone) + len(come) <= 2 * _MOST_NUMBERS:
         return ""
-    said = [", ".join(numbers) or "none" for numbers in (gone, come)]
-    return f", a number in it: {said[0]} then, {said[1]} now"
+    then, now = (_spell(numbers, beside) for numbers, beside in ((gone, come), (come, gone)))
+    said = [f"{then} then"] * bool(then) + [f"{now} now"] * bool(now)
+    return f", a number in it: {', '.join(said)}"
+
+
+def _spell(numbers: Sequence[float], beside: Sequence[float]) -> str:
+    """With as many digits as it takes to tell them from others."""
+    short, long = ([f"{x:.{n}g}" for x in numbers] for n in (6, 17))
+    others = {f"{x:.6g}" for x in beside}
+    return ", ".join(long if others & {*short} else short)
 
 
 def _both_ways(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[list, list]]:

@@ -77,6 +77,8 @@ class _Walk:
                 form.update(line.encode())
             self._known[id(program)] = form.hexdigest(), values.hexdigest()
         form, values = self._known[id(program)]
+        for scalar in (x for x in consts if np.shape(x) == ()):
+            self._count(np.asarray(untyped(scalar)))
         arrays = [digest_arrays(x)["sha256"] for x in consts]
         return form, hashlib.sha256("".join([values, *arrays]).encode()).hexdigest()
 
@@ -100,9 +102,12 @@ class _Walk:
     def _note(self, constant: Any, values: Any) -> str:
         array = np.asarray(constant)
         values.update(_sample(array).data)
+        self._count(array)
+        return f"{array.dtype}{array.shape}"
+
+    def _count(self, array: np.ndarray) -> None:
         if array.ndim == 0 and array.dtype.kind in "iuf" and np.isfinite(array):
             self.numbers.add(float(array))
-        return f"{array.dtype}{array.shape}"
 
     def _show(self, value: Any, values: Any) -> str:
         """A parameter of an operation."""

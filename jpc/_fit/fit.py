@@ -9,11 +9,21 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+from jax.core import Tracer
 from jax.sharding import Mesh
 from jaxtyping import PRNGKeyArray, PyTree
 
 from .._evaluate import test_discriminative_pc
-from .._given import check_count, check_flags, check_sizes, check_type, show, split_key
+from .._given import (
+    check_call,
+    check_count,
+    check_flags,
+    check_sizes,
+    check_takes,
+    check_type,
+    show,
+    split_key,
+)
 from .._options import Options
 from .._types import Given, Scalar
 from .check import check_evaluation, check_hooks, check_listed, check_step, scalars
@@ -186,6 +196,9 @@ def fit(
     check_hooks(step, evaluate=evaluate, inspect=inspect, pace=pace, sharding=sharding)
     check_listed("metrics", metrics, str, '("loss",)')
     check_listed("callbacks", callbacks, Callable, "(print,)")
+    for i, callback in enumerate(callbacks):
+        check_call("fit", f"callbacks[{i}]", callback, "record")
+    _check_outside(state, data if isinstance(data, tuple) else (), key)
     keys = tuple(split_key(key, 3))
     devices = choose_devices(mesh, sharding)
     devices.check(batch_size)
@@ -205,6 +218,7 @@ def fit(
             other = _choose_test(validation, evaluate, recipe, arrays, "validation")
             tester = Validated(tester, other)
         looker = _look_at_nothing if inspect is None else inspect
+        check_call("fit", "inspect", looker, named=[*state])
         if stop is not None:
             stop.check([*scalars(sums), *tester.names])
         settings = dict(batch_size=batch_size, examples=source.examples, classes=source.classes)
@@ -231,6 +245,15 @@ def fit(
     return Fitted(eqx.combine(arrays, rest), list(snapshot.history))
 
 
+def _check_outside(*given: Any) -> None:
+    """That no program is made around it: the numbers of an epoch are read when it has ended."""
+    if any(isinstance(x, Tracer) for x in jax.tree.leaves(given)):
+        raise TypeError(
+            "fit compiles the training step itself, and cannot be called in jax.jit, jax.grad or "
+            "jax.vmap."
+        )
+
+
 def _split(state: Any) -> tuple[PyTree, PyTree]:
     """The arrays of a state, and the rest."""
     if not (isinstance(state, Mapping) and state):
@@ -240,6 +263,8 @@ def _split(state: Any) -> tuple[PyTree, PyTree]:
         )
     if taken := sorted({"output", "input", "key"} & state.keys()):
         raise ValueError(f"{', '.join(taken)} cannot be in the state: fit gives it to the step.")
+    for name, part in state.items():
+        check_takes(f"state[{name!r}]", part)
     to_jax = lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x
     return eqx.partition(jax.tree.map(to_jax, dict(state)), eqx.is_array)
 

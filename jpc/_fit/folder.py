@@ -14,4 +14,6 @@ def check_folder(name: str, folder: Any, *, none: bool = False) -> Any:
         )
     if not os.fspath(folder):
         raise ValueError(f"{name} is empty: write the path of a folder, such as 'runs/1'.")
+    if "\0" in os.fspath(folder):
+        raise ValueError(f"{name} has a NUL in it, as no path can: got {show(folder)}.")
     return folder

@@ -18,7 +18,8 @@ Classes = tuple[int | None, int | None]
 def read_pair(name: str, given: Any) -> Pair:
     """An input, or `None`, and an output, for equally many examples."""
     if not (isinstance(given, tuple | list) and len(given) == 2):
-        raise TypeError(f"{name} must be a pair (input, output), got {describe(given)}.")
+        hint = " (All of the data at once is a tuple, no list.)" if _is_array(given) else ""
+        raise TypeError(f"{name} must be a pair (input, output), got {describe(given)}.{hint}")
     pair = _read(f"{name}: the input", given[0]), _read(f"{name}: the output", given[1])
     lengths = {x.shape[0] if x.ndim else 0 for x in jax.tree.leaves(pair)}
     if not jax.tree.leaves(pair[1]) or len(lengths) != 1 or 0 in lengths:
@@ -52,8 +53,8 @@ def _read(name: str, side: Any) -> Any:
 def _to_array(name: str, given: Any) -> Any:
     if isinstance(given, jax.Array) and not jnp.iscomplexobj(given):
         return given
-    with contextlib.suppress(ValueError):  # Of rows of different lengths.
-        array = np.asarray(given)
+    with contextlib.suppress(ValueError, RuntimeError):  # Of rows of different lengths, say.
+        array = np.asanyarray(given)  # With a mask, if it has one, so that it is refused.
         if is_real(array) or array.dtype == bool:
             return array
     raise TypeError(f"{name} must be an array of real numbers, got {show(given)}.")

@@ -12,7 +12,8 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr
 from jaxtyping import PRNGKeyArray, PyTree
 
-from .._checks import REMEDY
+from .._checks import REMEDY, in_words
+from .._given import is_real, show
 from .clock import compile_clock
 from .data import AbstractData
 from .fingerprint import Digests, digest_program
@@ -95,7 +96,8 @@ class Test(AbstractTest):
     def __call__(self, state, key):
         sums, count = self.data.score(self.recipe, state, key)
         if any(np.isnan(x).any() for x in jax.tree.leaves(sums)):
-            jax.block_until_ready(self.data.score(_checked(self.recipe), state, key))
+            again = lambda: self.data.score(_checked(self.recipe), state, key)
+            in_words(lambda: jax.block_until_ready(again()))
         means = jax.tree.map(lambda x: x / count, sums)
         return {f"test_{name}": value for name, value in means.items()}
 
@@ -175,8 +177,8 @@ class Run:
         self._compile("what says which number was wrong")
         order, key, _ = self._keys(now.epoch)
         opened = self.data.open(order, now.epoch, now.step)
-        again = self.data.advance(_checked(self.recipe), opened, key, bounds, kept)
-        jax.block_until_ready(again[0])
+        again = lambda: self.data.advance(_checked(self.recipe), opened, key, bounds, kept)
+        in_words(lambda: jax.block_until_ready(again()[0]))
 
     def _compile(self, what: str) -> None:
         """Says so, the first time."""
@@ -203,8 +205,7 @@ class Run:
         metrics |= self.test(state, self._keys(now.epoch)[2])
         self._work("the diagnosis")
         seen = self.inspect(**eqx.combine(state, self.recipe.rest))
-        if not isinstance(seen, Mapping):
-            raise TypeError(f"inspect must return a dictionary, got a {type(seen).__name__}.")
+        _check_seen(seen, metrics)
         metrics = plain(metrics | dict(seen))
         record = dict(epoch=now.epoch + 1, step=now.total, **watch.read(), **metrics)
         history = (*now.history, record)
@@ -220,6 +221,21 @@ class Run:
         return tuple(put(jr.fold_in(key, epoch)) for key in self.keys)
 
 
+def _check_seen(seen: Any, metrics: Mapping[str, Any]) -> None:
+    """That `inspect` returned numbers by names of their own."""
+    if not isinstance(seen, Mapping):
+        raise TypeError(f"inspect must return a dictionary, got a {type(seen).__name__}.")
+    for name, value in seen.items():
+        if name in metrics or not isinstance(name, str):
+            raise ValueError(
+                f"inspect returned {name!r}: give it a name of its own, other than those of the "
+                f"step and the test, {', '.join(metrics)}."
+            )
+        if not all(is_real(x) or isinstance(x, _FLAGS) for x in jax.tree.leaves(value)):
+            raise TypeError(f"inspect must return arrays and numbers, got {name}={show(value)}.")
+
+
+_FLAGS = bool | np.bool_ | jax.Array | np.ndarray  # Of arrays those of flags, or keys.
 _COSTS = ("loss", "losses", "energy", "energies")  # There is nothing to descend in a NaN.
 
 

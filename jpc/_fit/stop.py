@@ -39,7 +39,7 @@ class EarlyStopping(eqx.Module):
     def check(self, names: Sequence[str]) -> None:
         """Refuses a metric that the history will not have as a number."""
         if self.metric not in names:
-            listed = ", ".join(names)
+            listed = ", ".join(names) or "none that are plain numbers"
             raise ValueError(f"No metric {self.metric!r} to stop by: there are {listed}.")
 
     def identity(self) -> str:

@@ -69,7 +69,7 @@ def _refuse_nonlinear(layers: list[Layer], matrices: list[Matrix]) -> list[Matri
         return ~(jnp.max(jnp.abs(change - zs @ w.T)) <= 1e-3 * (1 + jnp.max(jnp.abs(change))))
 
     def shift(layer, w):
-        return jnp.any(layer(jnp.zeros_like(w[0])) != 0)
+        return jnp.any(layer(jnp.zeros(w.shape[1], w.dtype)) != 0)
 
     found = {}
     for i, (layer, w) in enumerate(zip(layers, matrices, strict=True), start=1):
@@ -273,8 +273,8 @@ def compute_linear_activity_hessian(
         output_energy_scaling=output_energy_scaling,
     )
     params = (model, make_skip_model(len(model)) if use_skips else None)
-    x = jnp.zeros((1, Ws[0].shape[1]), Ws[0].dtype)
-    return _hessian(_linear(params, options), params, x, diag, off_diag)
+    any_input = Ws[0][:1]
+    return _hessian(_linear(params, options), params, any_input, diag, off_diag)
 
 
 @checked_jit

@@ -44,6 +44,16 @@ def bench(
     **Returns:**
 
     The path of the `.md`.
+
+    **Example:**
+
+    ```python
+    from pathlib import Path
+
+    import jpc.bench
+
+    page = jpc.bench.bench("deep", size="smoke", out=Path("results"))
+    ```
     """
     suite, out = SUITES[choice("table", name, tuple(SUITES))], Path(out)
     cells, path = suite.cells(choice("size", size, SIZES)), out / "cells.jsonl"

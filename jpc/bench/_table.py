@@ -158,7 +158,7 @@ def _nudged(**options: Any) -> Callable[[Number | None], jpc.AbstractInference]:
 
 
 def _at_equilibrium(beta: float, sign: Any) -> Callable:
-    exact = jpc.Equilibrium(chords=3, max_steps=0, throw=False)
+    exact = jpc.Equilibrium(chords=3, max_steps=0, safe=False, throw=False)
     return _nudged(beta=beta, sign=sign, inference=exact)
 
 

@@ -63,6 +63,14 @@ Kind: TypeAlias = Literal["times", "accuracies", "grid", "theory", "gap"]
 class Figure:
     """**Attributes:** its `title`, the `datasets` it is about, the `kind` of picture, and
     `make(size, dataset)`, the cells that it needs.
+
+    **Example:**
+
+    ```python
+    from jpc.experiments import FIGURES
+
+    titles = {name: figure.title for name, figure in FIGURES.items()}
+    ```
     """
 
     title: str

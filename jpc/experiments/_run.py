@@ -46,6 +46,16 @@ def reproduce(
     **Returns:**
 
     The path of the `.md`.
+
+    **Example:**
+
+    ```python
+    from pathlib import Path
+
+    from jpc.experiments import reproduce
+
+    page = reproduce("fig1", size="smoke", out=Path("results"))
+    ```
     """
     figure, out = FIGURES[choice("figure", name, tuple(FIGURES))], Path(out)
     cells, store = figure.cells(SIZES[choice("size", size, tuple(SIZES))]), _open(out)
