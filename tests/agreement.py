@@ -7,6 +7,7 @@ r"""Do machines and versions agree? The same numbers here and elsewhere, in one 
     python tests/agreement.py --write h200.json --processes 12 --seconds 55   # ... in a hurry
     python tests/agreement.py h200.json            # the table, with a column for these numbers
     python tests/agreement.py --compare A B C      # the table of files, relative to the first
+    ... --out FILE.csv                             # writes the entries of the table, too
 
 What is compared are the `QUANTITIES`: energies, equilibria, learning gradients, a short training,
 a convolutional network, a graph with masks, the theory. All weights and data are drawn by NumPy.
@@ -23,6 +24,7 @@ round what it multiplies (TF32 has 10 bits).
 """
 
 import argparse
+import csv
 import functools as ft
 import json
 import os
@@ -35,7 +37,7 @@ import time
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -361,6 +363,27 @@ def compare(paths: list[Path]) -> tuple[str, bool]:
     return "\n".join([*lines, "", *named]), agreed
 
 
+def write_csv(path: Path, paths: list[Path]) -> None:
+    """The entries of the table, in its order."""
+    best, *others = (json.loads(each.read_text()) for each in paths)
+    with path.open("w", newline="") as file:
+        out = csv.writer(file, lineterminator="\n")
+        out.writerow(["quantity", "tolerance", "where", "difference", "device"])
+        for name, (tolerance, _) in QUANTITIES.items():
+            for other in others:
+                gap = _gap(other["numbers"].get(name), best["numbers"][name])
+                where = _where(other["environment"], best["environment"])
+                said = "" if gap is None else f"{gap:.0e}"
+                out.writerow([name, f"{tolerance:.0e}", where, said, other["environment"]])
+
+
+def _where(environment: str, best: str) -> str:
+    """What is another than in the first environment: the versions, or the number of devices."""
+    (_, devices, *versions), known = environment.split(", "), best.split(", ")[2:]
+    count = devices.partition(" ")[0]
+    return f"{count} device{'s' * (count != '1')}" if versions == known else ", ".join(versions)
+
+
 def _shown(gap: float | None, tolerance: float) -> str:
     if gap is None:
         return "**missing**"
@@ -385,6 +408,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1, help="share --write out over so many")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="for so long")
     parser.add_argument("--compare", action="store_true", help="compare files, compute nothing")
+    parser.add_argument("--out", type=Path, help="a csv for the entries of the table")
     parser.add_argument("--matmul", default="highest", choices=["highest", "default"])
     parser.add_argument("--environments", type=Path, help="where to install other versions")
     args = parser.parse_args()
@@ -395,9 +419,7 @@ def main() -> None:
         write(args.write, args.matmul, args.part)
         return
     if args.compare:
-        table, agreed = compare(args.files)
-        print(table)
-        sys.exit(not agreed)
+        conclude(args.files, args.out)
     with tempfile.TemporaryDirectory() as folder:
         path, here = lambda i: Path(folder, f"{i}.json"), sys.executable
         paths = [run(here, path(0), JAX_ENABLE_X64="1"), run(here, path(1))]
@@ -405,8 +427,15 @@ def main() -> None:
         paths.append(run(here, path(2), XLA_FLAGS=eight))
         for i, named in enumerate(ENVIRONMENTS if args.environments else [], start=3):
             paths.append(run(install(args.environments, *named), path(i)))
-        table, agreed = compare([*paths, *args.files])
+        conclude([*paths, *args.files], args.out)
+
+
+def conclude(paths: list[Path], out: Path | None) -> NoReturn:
+    """Prints the table, writes it if asked to, and ends with whether all agree."""
+    table, agreed = compare(paths)
     print(table)
+    if out is not None:
+        write_csv(out, paths)
     sys.exit(not agreed)
 
 

@@ -11,9 +11,11 @@ Before the first mutant the tests run once as they are, to learn which of them r
 and how long each takes (kept in `.mutate.json`: tests that are new there run alone; delete it
 after large changes). A mutant is a function whose code is exchanged, in a process that is forked
 from one in which the library has been imported. It meets the tests that reach its line, the
-quickest first; if these pass, others of the files that they are from, as far as that takes a
-minute. It is caught if a test fails, or takes far longer than it did. Survivors are listed with
-their line; those that are equivalent are in `EQUIVALENT`, with the reason.
+quickest of each file first; if these pass, others of the files that they are from, as far as that
+takes a minute. None of them is marked slow. It is caught if a test fails, or takes far longer than
+it did.
+Survivors are listed with their line; those that are equivalent are in `EQUIVALENT`, with the
+reason.
 Verdicts are added to `--results` as they come: another run with this file goes on, and meets only
 those again that lived. Each of several processes has its own copy of the library.
 `--show` lists the mutants and runs nothing.
@@ -55,14 +57,43 @@ PARTS: dict[str, list[str]] = {
 TESTS = [
     "solve", "layer", "theory", "learn", "regime", "energy", "network", "graph", "masks",
     "learning_rules", "methods", "flow", "equilibrium", "kinks", "implicit", "mcpc",
-    "core_says_no", "pieces",
+    "core_says_no", "pieces", "carried", "terms", "single_units",
 ]  # fmt: skip
-# `file: the line: what is changed -> into what`, and why nothing can notice.
+# `file: the line: what is changed -> into what`, and why nothing can notice. A setting is a number
+# of which another one would do as well: how often to try, or how small is nothing.
 EQUIVALENT: dict[str, str] = {
     "jpc/_inference/sketch.py: least = 100 * float(jnp.finfo(yhat.dtype).eps) * at_least(trace): "
     "100 * float(jnp.finfo(yhat.dtype).eps) * at_least(trace) -> "
     "(100 * float(jnp.finfo(yhat.dtype).eps) / at_least(trace))": (
         "A floor below which there is only rounding: any small one will do."
+    ),
+    "jpc/_inference/sketch.py: least = 100 * float(jnp.finfo(yhat.dtype).eps) * at_least(trace): "
+    "100 -> (101)": "The same floor.",
+    "jpc/_regime.py: x = jax.lax.fori_loop(0, _POWERS, power, probes[0] / jnp.sqrt(y.size)): "
+    "probes[0] / jnp.sqrt(y.size) -> (probes[0] * jnp.sqrt(y.size))": (
+        "The first power makes it a unit vector, however long it is."
+    ),
+    'jpc/_inference/nudged.py: limit = self.beta is None and self.kind == "target": '
+    'self.beta is None and self.kind == "target" -> '
+    "(self.beta is None or self.kind == 'target')": "It makes a matrix that nothing then uses.",
+    "jpc/_inference/backprop.py: nothing = jax.tree.map(jnp.zeros_like, _errors(unfolded, free, "
+    "given)): jnp.zeros_like -> jnp.ones_like": "Every layer has its moment, which replaces it.",
+    "jpc/_inference/relax.py: okay = new.energy <= point.energy + 1e-4 * length * slope + "
+    "point.blur: 1e-4 -> (0.0002)": "How much less is enough: a setting.",
+    "jpc/_inference/relax.py: memory, progress = _Memory(empty, empty, empty[:, 0]), "
+    "Progress(never, never, jnp.asarray(0)): 0 -> (1)": ("All columns are zeros."),
+    "jpc/_inference/relax.py: memory, progress = _Memory(empty, empty, empty[:, 0]), "
+    "Progress(never, never, jnp.asarray(0)): 0 -> (1) (2)": (
+        "The first gap is below that of never, so that counting begins."
+    ),
+    "jpc/_inference/equilibrium.py: size = sum(z[0].size for name in unfolded.seen for z in "
+    "jax.tree.leaves(given[name])[:1]): 0 -> (1)": "All examples have the same size.",
+    "jpc/_theory/linear.py: _, unravel = ravel_pytree(jax.tree.map(lambda z: z[0], nodes)): "
+    "0 -> (1)": "Only the shapes of an example are looked at.",
+    "jpc/_inference/relax.py: return _Point(x, energy, gradient, -slope, self.J[:, :0], "
+    "self.W * gradient, blur): 0 -> (1)": "There is no row, so that either is empty.",
+    "jpc/_inference/base.py: slack = 0.1 * (1 + jnp.abs(before)): 0.1 -> (0.2)": (
+        "How far above its start is no divergence yet: a setting."
     ),
     "jpc/_inference/equilibrium.py: kinks = find_kinks(unfolded, *jax.tree.map(lambda x: x[0], "
     "(start, given))): 0 -> (1)": "Only the shapes of an example are looked at.",
@@ -70,6 +101,11 @@ EQUIVALENT: dict[str, str] = {
     "jnp.linalg.norm(y): 1e-10 -> (2e-10)": "How flat is too flat: a setting, near rounding.",
     "jpc/_inference/relax.py: return 4 * eps * terms + 4 * product_eps(yhat.dtype) * size * "
     "slope: 4 -> (5)": "How many units in the last place are rounding: a setting.",
+    "jpc/_inference/relax.py: return 4 * eps * terms + 4 * product_eps(yhat.dtype) * size * "
+    "slope: 4 -> (5) (2)": "How many units in the last place are rounding: a setting.",
+    "jpc/_theory/linear.py: eye = lambda n: jnp.eye(n, dtype=matrices[0].dtype): 0 -> (1)": (
+        "All matrices are of one type."
+    ),
     "jpc/_regime.py: probes = jr.rademacher(jr.key(0), (_PROBES, y.size), y.dtype): 0 -> (1)": (
         "Any random probes will do."
     ),
@@ -78,12 +114,97 @@ EQUIVALENT: dict[str, str] = {
     ),
     "jpc/_inference/minimise.py: total = lambda z: jnp.sum(examples(energy, params, z, clamps)): "
     "jnp.sum -> jnp.mean": "A mean has the minimum of a sum.",
+    "jpc/_regime.py: return new / jnp.maximum(jnp.linalg.norm(new), 1e-30): 1e-30 -> (2e-30)": (
+        "Any tiny number keeps nothing from being divided by nothing."
+    ),
+    "jpc/_regime.py: x = jax.lax.fori_loop(0, _POWERS, power, probes[0] / jnp.sqrt(y.size)): "
+    "0 -> (1)": ("Which probe, and whether there is a power less: a setting."),
+    "jpc/_regime.py: x = jax.lax.fori_loop(0, _POWERS, power, probes[0] / jnp.sqrt(y.size)): "
+    "0 -> (1) (2)": ("Which probe, and whether there is a power less: a setting."),
+    "jpc/_regime.py: *(jnp.mean(examples(energy, params, z, clamps)) for z in (first, ended, "
+    "last)): jnp.mean -> jnp.sum": ("A share of sums is that of means."),
+    "jpc/_inference/backprop.py: gap = _distance(step(0, delta), delta) / "
+    "jnp.abs(jnp.asarray(self.dt)): 0 -> (1)": ("A step does not look at its number."),
+    "jpc/_clamp.py: return Masked(jnp.where(mask, given, jnp.zeros_like(free)), "
+    "jnp.asarray(mask)): jnp.zeros_like -> jnp.ones_like": (
+        "What a mask hides does not matter, unless it is NaN."
+    ),
+    "jpc/_inference/base.py: nodes = eqx.tree_pformat(self.nodes, width=1000): 1000 -> (1001)": (
+        "So wide that all is in one line."
+    ),
+    "jpc/_inference/mix.py: here, nothing = _Step(at, step), jax.tree.map(jnp.zeros_like, "
+    "_Step(at, step)): jnp.zeros_like -> jnp.ones_like": (
+        "Of the step before the first none is taken."
+    ),
+    "jpc/_inference/mix.py: ridge = 1 + jnp.finfo(a.dtype).eps ** 0.5: "
+    "jnp.finfo(a.dtype).eps ** 0.5 -> (jnp.finfo(a.dtype).eps * 0.5)": (
+        "A ridge against rounding: any small one will do."
+    ),
+    "jpc/_inference/mix.py: ridge = 1 + jnp.finfo(a.dtype).eps ** 0.5: 0.5 -> (1.0)": (
+        "The same ridge."
+    ),
+    "jpc/_inference/mix.py: return energy, _FLAT * jnp.abs(energy) + 8 * eps * norm(yhat) * "
+    "(1 + norm(yhat)): 8 -> (9)": ("How many units in the last place are rounding: a setting."),
+    "jpc/_inference/relax.py: over = done | (gap <= rtol) | (steps >= max_steps) | "
+    "(progress.stalled > 2): 2 -> (3)": ("How often to begin anew for nothing: a setting."),
+    "jpc/_inference/relax.py: inner = Progress(point.energy, gap, jnp.asarray(0)): 0 -> (1)": (
+        "How patient to be: a setting."
+    ),
+    "jpc/_inference/relax.py: & (state[4] > 0.5 * rtol): 0.5 -> (1.0)": (
+        "How far to go before the matrix is made anew: a setting."
+    ),
+    "jpc/_inference/relax.py: state = (x, memory, never, jnp.zeros_like(yhat), never, "
+    "jnp.asarray(0), progress, done): jnp.zeros_like -> jnp.ones_like": (
+        "Of an example that is done nobody looks at it; others replace it."
+    ),
+    "jpc/_inference/kinks.py: patience = jnp.where(jnp.any(held), _PATIENCE, 4)  # Kinks of "
+    "another kind cannot be held.: 4 -> (5)": ("How patient to be: a setting."),
+    "jpc/_inference/kinks.py: patience = jnp.where(jnp.any(held), _PATIENCE, 4)  # Kinks of "
+    "another kind cannot be held.: jnp.any -> jnp.all": ("How patient to be: a setting."),
+    "jpc/_inference/kinks.py: solver = lx.CG(max_steps=min(2 * z.size, 200), **options): 2 "
+    "-> (3)": ("How many steps are enough: a setting."),
+    "jpc/_inference/kinks.py: solver = lx.CG(max_steps=min(2 * z.size, 200), **options): 200 "
+    "-> (201)": ("How many steps are enough: a setting."),
+    "jpc/_inference/kinks.py: return length / 4, new, held, energy(new) <= most: 4 -> (5)": (
+        "How much shorter the next try is: a setting."
+    ),
+    "jpc/_inference/kinks.py: return ~okay & (length > 1e-6): 1e-6 -> (2e-06)": (
+        "When to give up: a setting."
+    ),
+    "jpc/_inference/chords.py: lengths = jnp.asarray([1.0, 0.5, 0.25, 0.0625], yhat.dtype): "
+    "0.5 -> (1.0)": ("Which lengths are tried: a setting."),
+    "jpc/_inference/chords.py: lengths = jnp.asarray([1.0, 0.5, 0.25, 0.0625], yhat.dtype): "
+    "0.25 -> (0.5)": ("Which lengths are tried: a setting."),
+    "jpc/_inference/chords.py: lengths = jnp.asarray([1.0, 0.5, 0.25, 0.0625], yhat.dtype): "
+    "0.0625 -> (0.125)": ("Which lengths are tried: a setting."),
+    "jpc/_inference/flow.py: rounding = 10 * jnp.finfo(start.dtype).eps * size + "
+    "jnp.finfo(start.dtype).tiny: 10 -> (11)": (
+        "How many units in the last place are rounding: a setting."
+    ),
+    "jpc/_inference/flow.py: return jax.lax.fori_loop(0, 8, iterate, (direction, "
+    "optx.rms_norm(direction)))[1]: 0 -> (1)": ("How many powers are a few: a setting."),
+    "jpc/_inference/flow.py: return jax.lax.fori_loop(0, 8, iterate, (direction, "
+    "optx.rms_norm(direction)))[1]: 8 -> (9)": ("How many powers are a few: a setting."),
+    "jpc/_inference/langevin.py: tree = dfx.VirtualBrownianTree(t0, t1, dt / 2, shape, key, "
+    "area): 2 -> (3)": ("How fine a tree is: a setting."),
+    "jpc/_inference/implicit.py: solver = _Scaled(lx.CG(rtol=tolerance, atol=tolerance, "
+    "max_steps=1000)): 1000 -> (1001)": ("How many steps are enough: a setting."),
+    "jpc/_inference/nudged.py: same = unfolded.quadratic(given) and not each: "
+    "unfolded.quadratic(given) and not each -> (unfolded.quadratic(given) or not each)": (
+        "An inverse or a solve: the same numbers."
+    ),
+    "jpc/_inference/nudged.py: same = unfolded.quadratic(given) and not each: not each -> "
+    "(each)": ("An inverse or a solve: the same numbers."),
+    "jpc/_inference/nudged.py: return sum(y[0].size for y in "
+    "jax.tree.leaves(_predicted(forward))): 0 -> (1)": ("All examples have the same size."),
 }
 _MAP = ROOT / ".mutate.json"
 _SLOW, _EXTRA = 4.0, 60.0  # A mutant has so many times the usual seconds, and so many more.
+_BUSY = 5.0  # So many seconds of the clock for one of a processor, at most.
 _CONTROL = 50  # After so many mutants the tests must pass on what is not changed.
 _PIECE = 4  # So many tests of a file are mapped at a time, if there are several processes.
-_ENOUGH = 20.0  # Seconds of tests that a mutant meets, and half as many of others.
+_ENOUGH = 20.0  # Seconds of tests that a mutant meets; half as many of their cases, and of others.
+_SHORT = "tests/test_core_says_no.py"  # Its many cases share a function, and no programs.
 _ENV = {  # One thread each. Most programs of a mutant are those that other mutants have compiled.
     "OPENBLAS_NUM_THREADS": "1",
     "JAX_COMPILATION_CACHE_DIR": f"{tempfile.gettempdir()}/jpc-mutants",
@@ -129,13 +250,28 @@ class Mutant(NamedTuple):
         return {*range(self.line, self.line + 1 + changed.count("\n"))}
 
     def key(self) -> str:
-        """What stays the same when lines move."""
-        return f"{self.path}: {_lines(self.path)[self.line - 1]}:{self.shown().split(':', 2)[2]}"
+        """What stays the same when lines move; with a number, if such a change of such a line is
+        not the first one.
+        """
+        number = _alike(self.path)[self._words()].index(self.begin) + 1
+        return f"{self.path}: {self._words()}" + (f" ({number})" if number > 1 else "")
+
+    def _words(self) -> str:
+        return f"{_lines(self.path)[self.line - 1]}:{self.shown().split(':', 2)[2]}"
 
     def shown(self) -> str:
         text = read(self.path)
         old = " ".join(text[self.begin : self.end].split())
         return f"{self.path}:{self.line}: {old} -> {self.new}"
+
+
+@ft.cache
+def _alike(path: str) -> dict[str, list[int]]:
+    """Where the changes of a file are that have the same words."""
+    places = defaultdict(list)
+    for mutant in _mutants_of(path):
+        places[mutant._words()].append(mutant.begin)
+    return places
 
 
 class Finder(ast.NodeVisitor):
@@ -201,6 +337,7 @@ def _files(part: str) -> list[str]:
     return [str(file.relative_to(ROOT)) for group in files for file in group]
 
 
+@ft.cache
 def _mutants_of(path: str) -> list[Mutant]:
     finder = Finder(path, text := read(path))
     for part in ast.parse(text).body:
@@ -222,7 +359,9 @@ def sample(every: dict[str, list[Mutant]], count: int, seed: int) -> list[Mutant
 
 
 def fork(work: Any, seconds: float = float("inf")) -> str | None:
-    """What a function returns in a process of its own; nothing if it takes too long."""
+    """What a function returns in a process of its own; nothing if it takes too long: so many
+    seconds of a processor, which on a busy machine are more of a clock.
+    """
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # JAX warns of forks: it has started nothing here.
@@ -231,7 +370,7 @@ def fork(work: Any, seconds: float = float("inf")) -> str | None:
             _answer(work, answer, log)
         try:
             while os.waitpid(pid, os.WNOHANG) == (0, 0):
-                if time.monotonic() - begin > seconds:
+                if max(_used(pid), (time.monotonic() - begin) / _BUSY) > seconds:
                     raise TimeoutError
                 time.sleep(0.05)
         except BaseException as error:
@@ -241,6 +380,15 @@ def fork(work: Any, seconds: float = float("inf")) -> str | None:
                 return None
             raise
         return answer.read_text() if answer.exists() else f"a crash: {log.read_text()[-500:]}"
+
+
+def _used(pid: int) -> float:
+    """The seconds of a processor that a process has used, with its children that have ended."""
+    try:
+        numbers = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:  # It has just ended, or there is no such folder: the clock will do.
+        return 0.0
+    return sum(map(int, numbers[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def _answer(work: Any, answer: Path, log: Path) -> None:
@@ -281,32 +429,36 @@ def copy_to(folder: str) -> None:
 
 
 def run_tests(folder: str, tests: list[str], *plugins: Any) -> bool:
-    """Whether they pass. So do single tests that are not there: of an old map, or of a file that
-    cannot be imported, which its run as a whole will say.
+    """Whether they pass. So do single tests that are not there, of an old map, but not those of a
+    file that cannot be imported.
     """
     import pytest  # noqa: PLC0415
 
     os.chdir(folder)
     os.environ["PYTHONPATH"] = folder
     sys.path[:] = [folder, f"{folder}/tests", *(p for p in sys.path if Path(p) != ROOT / "tests")]
-    options = ["-x", "-q", "-p", "no:cacheprovider", "-k", "not 100"]
+    options = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not slow"]
     options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # Of a second run.
     code = pytest.main([*options, *tests], plugins=list(plugins))
-    gone = pytest.ExitCode.USAGE_ERROR if "::" in tests[0] else None
-    return code in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED, gone)
+    if code == pytest.ExitCode.USAGE_ERROR and "::" in tests[0]:
+        code = pytest.main([*options, "--collect-only", tests[0].partition("::")[0]])
+    return code in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
 
 
 # --- which tests reach which lines ---
 
 
 class Reached:
-    """A plugin of pytest: the lines of the core that each test reaches, and its seconds."""
+    """A plugin of pytest: the lines of the core that each test reaches, and its seconds, of a
+    processor: those of a clock say little on a busy machine.
+    """
 
     def __init__(self):
         self.lines: dict[str, set[str]] = defaultdict(set)
         self.seconds: dict[str, float] = defaultdict(float)
         builtins._reached = self  # pyright: ignore[reportAttributeAccessIssue]
         self._now: set[str] = set()
+        self._begun = 0.0
 
     def add(self, place: str) -> None:
         self._now.add(place)
@@ -314,8 +466,16 @@ class Reached:
     def pytest_runtest_protocol(self, item: Any) -> None:
         self._now = self.lines[item.nodeid]
 
-    def pytest_runtest_logreport(self, report: Any) -> None:
-        self.seconds[report.nodeid] += report.duration
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._begun = _used(os.getpid())
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        self.seconds[nodeid] = _used(os.getpid()) - self._begun
+
+
+_WITH_BODIES = (
+    ast.If, ast.For, ast.While, ast.With, ast.Try, ast.ExceptHandler, ast.match_case
+)  # fmt: skip
 
 
 class Marker(ast.NodeTransformer):
@@ -331,7 +491,7 @@ class Marker(ast.NodeTransformer):
         if isinstance(node, ast.FunctionDef):
             node.body = self._marked(node.body)
         for name in ("body", "orelse", "finalbody"):
-            if isinstance(node, ast.If | ast.For | ast.While | ast.With | ast.Try):
+            if isinstance(node, _WITH_BODIES):
                 setattr(node, name, self._marked(getattr(node, name, [])))
         return node
 
@@ -341,7 +501,7 @@ class Marker(ast.NodeTransformer):
             docstring = isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)
             head = part.body[0].lineno - 1 if hasattr(part, "body") else part.end_lineno
             place = f"{self.path}:{part.lineno}:{max(head, part.lineno)}"
-            mark = ast.parse(f"_reached.add({place!r})").body
+            mark = [ast.copy_location(m, part) for m in ast.parse(f"_reached.add({place!r})").body]
             marked += [part] if docstring else [*mark, part]
         return marked
 
@@ -417,22 +577,30 @@ class Plan(NamedTuple):
 
 
 def plan_for(mutant: Mutant, made: dict[str, Any]) -> tuple[Plan, Plan]:
-    """The tests that reach it, by file, the quickest first; and the others of these files: a
-    program that was compiled for one test is run by the next, which then does not reach its lines.
+    """The tests that reach it, by file; and the others of these files, other cases of the same
+    tests first: a program that was compiled for one test is run by the next, which then does not
+    reach its lines.
     """
-    seconds = lambda names: sum(made["seconds"].get(t, 1.0) for t in names)
+    seconds = lambda test: made["seconds"].get(test, 1.0)
     texts = [_lines(mutant.path)[number - 1] for number in mutant.lines()]
     lines = [f"{mutant.path}: {text}" for text in texts]
-    if not any(line in made["reach"] for line in lines):  # A new line: any test of the file.
-        lines = [line for line in made["reach"] if line.startswith(mutant.path)]
+    if not any(line in made["reach"] for line in lines):  # A new line: as for the one above it.
+        above = [f"{mutant.path}: {text}" for text in _lines(mutant.path)[: mutant.line]]
+        lines = [line for line in above if line in made["reach"]][-1:]
     reach = {t for line in lines for t in made["reach"].get(line, ())}
-    first, many = (_as_many(reach, lambda t: seconds([t]), most) for most in (1.5, _ENOUGH))
+    first, many = (_as_many(reach, seconds, most) for most in (1.5, _ENOUGH))
     runs = [*_by_file(first).values(), *_by_file(t for t in many if t not in first).values()]
-    met = {test for run in runs for test in run}
-    files = {*_by_file(many)}
-    others = [t for t in made["seconds"] if t.partition("::")[0] in files and t not in met]
-    more = [*_by_file(_as_many(others, lambda t: seconds([t]), _ENOUGH / 2)).values()]
-    return Plan(runs, sum(map(seconds, runs))), Plan(more, sum(map(seconds, more)))
+    files, functions = {*_by_file(many)}, {_function_of(test) for test in many}
+    others = [t for t in made["seconds"] if t.partition("::")[0] in files and t not in many]
+    alike = lambda test: _function_of(test) in functions and not test.startswith(_SHORT)
+    groups = filter(alike, others), (t for t in others if not alike(t))
+    more = [*_by_file(t for g in groups for t in _as_many(g, seconds, _ENOUGH / 2)).values()]
+    total = lambda runs: sum(seconds(test) for run in runs for test in run)
+    return Plan(runs, total(runs)), Plan(more, total(more))
+
+
+def _function_of(test: str) -> str:
+    return test.partition("[")[0]
 
 
 def _by_file(tests: Iterable[str]) -> dict[str, list[str]]:
@@ -442,14 +610,18 @@ def _by_file(tests: Iterable[str]) -> dict[str, list[str]]:
     return grouped
 
 
-def _as_many(things: Iterable[Any], seconds: Callable[[Any], float], most: float) -> list[Any]:
-    """The quickest of them, as many as take so long together, but at least one."""
+def _as_many(tests: Iterable[str], seconds: Callable[[str], float], most: float) -> list[str]:
+    """The quickest test of each file, the next one of each, and so on, as many as take so long
+    together, but at least one: a file of many quick tests has no more to say than the others.
+    """
+    files = _by_file(sorted(tests, key=seconds)).values()
+    turns = [(turn, seconds(test), test) for file in files for turn, test in enumerate(file)]
     kept, total = [], 0.0
-    for thing in sorted(things, key=seconds):
-        total += seconds(thing)
+    for _, took, test in sorted(turns):
+        total += took
         if kept and total > most:
             break
-        kept.append(thing)
+        kept.append(test)
     return kept
 
 

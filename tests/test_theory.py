@@ -191,3 +191,57 @@ def test_a_nonlinear_layer_is_refused_by_name(act, width):
 def test_matrices_that_do_not_chain_are_refused():
     with pytest.raises(ValueError, match=r"Ws\[1\]"):
         jpc.compute_linear_activity_hessian([jnp.ones((4, 3)), jnp.ones((2, 5))])
+
+
+def test_a_hessian_of_two_layers():
+    """Of single units: 1 + c + p w^2."""
+    weights = [jnp.array([[0.5]]), jnp.array([[2.0]])]
+    hessian = jpc.compute_linear_activity_hessian
+    assert_close(hessian(weights), np.array([[5.0]]))
+    named = dict(activity_decay=0.3, output_energy_scaling=0.5)
+    assert_close(hessian(weights, **named), np.array([[1.3 + 0.5 * 4]]))
+    assert_close(hessian(weights, activity_decay=True), np.array([[2 + 4.0]]))
+
+
+@pytest.mark.parametrize("Ws", [[np.ones(2), np.ones((2, 2))], [np.ones((2, 2, 2))] * 2])
+def test_what_is_no_matrix_is_refused(Ws):
+    with pytest.raises(ValueError, match=r"Ws\[0\] has shape"):
+        jpc.compute_linear_activity_hessian(Ws)
+
+
+@pytest.mark.parametrize(
+    "options", [dict(loss_id="ce"), dict(loss="ce"), dict(energy=jpc.PCEnergy())]
+)
+def test_the_closed_form_is_that_of_squares(options):
+    with pytest.raises(ValueError, match="closed form is that of squared errors"):
+        jpc.linear_equilib_energy(PROBLEM.params, X, Y, **options)
+    assert jpc.linear_equilib_energy(PROBLEM.params, X, Y, loss="mse") > 0
+
+
+class Bent(eqx.Module):
+    """Linear in its first unit, and a little bent in its second one."""
+
+    bend: float
+    bias: float = 0.0
+
+    def __call__(self, z):
+        return jnp.stack([z[0] + self.bias, z[1] * (1 + self.bend * jnp.sin(z[1]) ** 2)])
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        (Bent(0.0), None),
+        (Bent(5e-4), None),  # As the products of an accelerator are rounded.
+        (Bent(5e-3), "Layer 2 is not linear"),
+        (Bent(0.0, 0.5), "Layer 2 has a bias"),
+    ],
+)
+def test_how_linear_a_layer_has_to_be(layer, message):
+    """To a thousandth, in all of its units, and with no bias in any."""
+    model, data = [jnp.negative, layer], jnp.array([[1.0, 2.0]])
+    if message is None:
+        assert_close(jpc.linear_equilib_energy((model, None), data, -data), 0.0, atol=1e-5)
+    else:
+        with pytest.raises(RuntimeError, match=message):
+            jpc.linear_equilib_energy((model, None), data, data)

@@ -60,7 +60,9 @@ BOTH = (MODEL, BACK[::-1])
 
 ENERGIES = {
     "pc": Variant(jpc.PCEnergy(), MODEL, chain()),
-    "ce": Variant(jpc.PCEnergy(jpc.cross_entropy), MODEL, chain(output=jnp.eye(4, 2))),
+    "ce": Variant(
+        jpc.PCEnergy(jpc.cross_entropy), MODEL, chain(output=jnp.eye(2)[jnp.arange(4) % 2])
+    ),
     "bernoulli": Variant(jpc.PCEnergy(jpc.bernoulli), MODEL, chain(output=BITS)),
     "poisson": Variant(jpc.PCEnergy(jpc.poisson), MODEL, chain(output=BITS)),
     "huber": Variant(jpc.PCEnergy(jpc.huber), MODEL, chain(output=3.3 * Y)),
