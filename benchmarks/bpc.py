@@ -1,6 +1,7 @@
 """Classifies and generates MNIST's digits with one network: bidirectional predictive coding.
 
     JPC_DATA_DIR=... python benchmarks/bpc.py [--size quick|full] [--only NAME] [--picture FILE]
+        [--out FILE.csv]
 
 Labels are inputs and images, with pixels in [0, 1], outputs. The hidden states have 256 units,
 each direction is a ReLU network between them, and they weigh 1e-3 (top-down) to 1 (bottom-up).
@@ -22,6 +23,7 @@ import jax.random as jr
 import matplotlib.pyplot as plt
 import numpy as np
 import optax
+from common import add_out, record
 
 import jpc
 import jpc.data
@@ -112,6 +114,7 @@ def main():
     parser.add_argument("--size", choices=("quick", "full"), default="quick")
     parser.add_argument("--only", default="", help="settings with this in their names")
     parser.add_argument("--picture", type=Path)
+    add_out(parser)
     args = parser.parse_args()
     data, states = jpc.data.load("mnist", flatten=True, normalise=False), {}
     for name, chosen in settings(args.size).items():
@@ -120,6 +123,8 @@ def main():
         state, score = train(data, **chosen)
         scores = f"{score['test_acc']:5.1f} %  {score['test_loss']:6.2f}"
         print(f"{name:32} {scores}  {score['seconds']:5.0f} s", flush=True)
+        named = dict(accuracy=score["test_acc"], error=score["test_loss"])
+        record(args.out, setting=name, **named, seconds=score["seconds"])
         if name in ("depth 2", "depth 6"):
             states[chosen["depth"]] = state
     if args.picture is not None:

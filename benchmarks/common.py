@@ -1,5 +1,6 @@
 """What the benchmarks share: data, networks, training, and interleaved timing."""
 
+import argparse
 import csv
 import os
 import statistics
@@ -163,10 +164,20 @@ def device() -> str:
     return f"{kind.device_kind} ({kind.platform}), JAX {jax.__version__}"
 
 
+def add_out(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", type=Path, help="a csv to add the numbers to")
+
+
+def record(path: Path | None, **row) -> None:
+    """Adds one row to a csv, if there is one, and the device that it was measured on."""
+    row |= dict(device=device())
+    write_rows(path, list(row), [list(row.values())])
+
+
 def write_rows(path: Path | None, names: Sequence[str], rows: Iterable[Sequence]) -> None:
     """Adds rows to a csv, if there is one; a new one begins with the names of its columns."""
     if path is None:
         return
     new = not path.exists()
     with path.open("a", newline="") as file:
-        csv.writer(file).writerows([names, *rows] if new else rows)
+        csv.writer(file, lineterminator="\n").writerows([names, *rows] if new else rows)

@@ -1,6 +1,6 @@
 """How long does the first call take, against depth?
 
-    python benchmarks/compile.py [--depths 10 30 100]
+    python benchmarks/compile.py [--depths 10 30 100] [--out FILE.csv]
 
 The gradient of one step (trace, lower, compile; processor time, and wall time) and the time it
 then takes to run, for networks of equal tanh layers of 300 units, batch 64.
@@ -12,7 +12,7 @@ import time
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from common import backprop, device, network, predictive_coding
+from common import add_out, backprop, device, network, predictive_coding, record
 
 import jpc
 
@@ -45,12 +45,15 @@ def first_call(gradient, layers, x, y) -> tuple[float, float, float, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--depths", type=int, nargs="+", default=[10, 30, 100])
+    add_out(parser)
     args = parser.parse_args()
     print(device())
     x, y = jnp.ones((64, 784)), jax.nn.one_hot(jnp.arange(64) % 10, 10)
     for name, gradient in METHODS.items():
         for depth in args.depths:
             cpu, traced, wall, run = first_call(gradient, network(depth), x, y)
+            named = dict(wall=wall, processor=cpu, traced=traced, run=run)
+            record(args.out, method=name, layers=depth, **named)
             parts = f"{traced:5.2f} s of them to trace, {cpu:6.2f} s of processor time"
             first = f"first call {wall:6.2f} s ({parts})"
             print(f"{name:24s} {depth:4d} layers: {first}, then {1e3 * run:8.2f} ms")

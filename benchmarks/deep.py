@@ -11,6 +11,7 @@ matrices and with precise ones. The reference is `Equilibrium(rtol=1e-6)` in flo
 fraction of examples that converged there. The second form: test accuracy after each epoch of
 training at equilibrium, and the time of an epoch relative to backpropagation.
 
+`vgg5-average` is a VGG5 with average instead of max pooling, and so on.
 `default` is `Equilibrium()` as a plain call has it, with steps of single examples; `fit` the same
 as `jpc.fit` has it, without.
 """
@@ -81,7 +82,9 @@ def make_resnet(key, channels: int) -> list:
 
 
 def make_network(name: str, channels: int, key) -> list[jpc.Layer]:
-    make = lambda: jpc.make_cnn(key, (3, 32, 32), 10, size=name, channels=channels)
+    size, average, _ = name.partition("-average")
+    pool = "average" if average else "max"
+    make = lambda: jpc.make_cnn(key, (3, 32, 32), 10, size=size, channels=channels, pool=pool)
     model = make_resnet(key, channels // 2) if name == "resnet" else make()
     return [jpc.Layer(layer) for layer in model]
 

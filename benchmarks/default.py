@@ -1,7 +1,7 @@
 """What does training cost with `Equilibrium()` as it is, in `fit`?
 
     JPC_DATA_DIR=... python benchmarks/default.py [--hidden 3 5 10] [--rounds 9] [--steps 100]
-        [--methods "backpropagation" "Equilibrium()"]
+        [--methods "backpropagation" "Equilibrium()"] [--out FILE.csv]
 
 A tanh network 784-300xH-10 learns MNIST in batches of 64, by backpropagation and by each method.
 First each network is trained for 300 steps by its own rule, so that it is not the one of the
@@ -12,12 +12,14 @@ table has medians, and the share of examples whose certificate holds during the 
 import argparse
 import functools as ft
 import statistics
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.random as jr
 import optax
+from common import add_out, record
 
 import jpc
 import jpc.data
@@ -44,7 +46,7 @@ def train(method: jpc.AbstractInference, state: dict, data: tuple, turn: int) ->
     return jpc.fit(step, state, data, **named)
 
 
-def main(hidden: list[int], methods: list[str], rounds: int, steps: int) -> None:
+def main(hidden: list[int], methods: list[str], rounds: int, steps: int, out: Path | None) -> None:
     x, y = jpc.data.load("mnist", flatten=True, normalise=True).train
     some = lambda first, count: (
         x[first * BATCH :][: count * BATCH],
@@ -70,6 +72,7 @@ def main(hidden: list[int], methods: list[str], rounds: int, steps: int) -> None
         medians = {name: statistics.median(taken) for name, taken in times.items()}
         for name, median in medians.items():
             ratio, share = median / medians[methods[0]], shares[name]
+            record(out, hidden=depth, method=name, ms=median, ratio=ratio, converged=share)
             told = "" if share is None else f"{100 * share:.0f} %"
             print(f"{depth:>13}  {name:<22} {median:>9.3f} {ratio:>6.2f} {told:>9}", flush=True)
 
@@ -80,5 +83,6 @@ if __name__ == "__main__":
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--steps", type=int, default=100)
+    add_out(parser)
     given = parser.parse_args()
-    main(given.hidden, given.methods, given.rounds, given.steps)
+    main(given.hidden, given.methods, given.rounds, given.steps, given.out)

@@ -1,7 +1,8 @@
 """Predictive coding in its errors against predictive coding in its states.
 
-    python benchmarks/epc.py reach
+    python benchmarks/epc.py reach [--out FILE.csv]
     JPC_DATA_DIR=... python benchmarks/epc.py mnist [--size quick|full] [--layers 20]
+        [--out FILE.csv]
 
 - `reach`: how far the first of 20 layers has moved (tanh, width 32, orthogonal weights, 4 random
   examples), relative to how far it moves until equilibrium, after some steps of 0.1 on each
@@ -13,12 +14,14 @@
 import argparse
 import functools as ft
 import math
+from pathlib import Path
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import optax
+from common import add_out, record
 
 import jpc
 import jpc.data
@@ -47,7 +50,7 @@ def orthogonal(key, *sizes, **options):
     return eqx.tree_at(weights, model, [draw(key, weight.shape) for key, weight in keys])
 
 
-def reach(width: int = 32, depth: int = 20) -> None:
+def reach(out: Path | None, width: int = 32, depth: int = 20) -> None:
     k_x, k_y, key = jr.split(jr.key(0), 3)
     x, y = (jr.normal(k, (4, width)) for k in (k_x, k_y))
     model = orthogonal(key, width, width, depth, width)
@@ -60,7 +63,9 @@ def reach(width: int = 32, depth: int = 20) -> None:
     whole = move("errors", 2_000)
     print("| steps | states | errors |\n|---|---|---|")
     for steps in (8, 20, 64, 200):
-        row = [f"{move(name, steps) / whole:.2g}" for name in METHODS]
+        moved = {name: float(move(name, steps) / whole) for name in METHODS}
+        record(out, steps=steps, **moved)
+        row = [f"{part:.2g}" for part in moved.values()]
         print(f"| {steps} | {' | '.join(row)} |", flush=True)
 
 
@@ -82,7 +87,7 @@ def train(name: str, layers: int, step_size: float, data, test) -> float:
     return fitted.history[-1]["test_acc"]
 
 
-def mnist(size: str, layers: int) -> None:
+def mnist(size: str, layers: int, out: Path | None) -> None:
     batches = {"quick": 20, "full": 300}[size]
     loaded = jpc.data.load("mnist", flatten=True)
     data = tuple(array[: batches * BATCH] for array in loaded.train)
@@ -91,6 +96,8 @@ def mnist(size: str, layers: int) -> None:
     print("|---|" + "---|" * len(STEP_SIZES))
     for name in METHODS:
         accs = [train(name, layers, size, data, loaded.test) for size in STEP_SIZES]
+        for step_size, acc in zip(STEP_SIZES, accs, strict=True):
+            record(out, method=name, step_size=step_size, accuracy=acc)
         print(f"| {name} | {' | '.join(f'{acc:.1f}' for acc in accs)} |", flush=True)
 
 
@@ -99,11 +106,12 @@ def main() -> None:
     parser.add_argument("what", choices=["reach", "mnist"])
     parser.add_argument("--size", choices=["quick", "full"], default="full")
     parser.add_argument("--layers", type=int, default=20)
+    add_out(parser)
     args = parser.parse_args()
     if args.what == "mnist":
-        return mnist(args.size, args.layers)
+        return mnist(args.size, args.layers, args.out)
     jax.config.update("jax_enable_x64", True)
-    return reach()
+    return reach(args.out)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 the peer library pcx?
 
     JPC_DATA_DIR=... python benchmarks/epoch.py [--batches 50] [--peer PYTHON]
+        [--out FILE.csv]
 
 A tanh network with 300 units a layer, batch 64, Adam, float32; 60,000 images make 937 batches.
 Ours are whole epochs in one scan on the device, those of `fit` whole epochs of `jpc.fit` with its
@@ -30,11 +31,13 @@ import numpy as np
 import optax
 from common import (
     BATCH,
+    add_out,
     backprop,
     batches,
     device,
     interleaved,
     network,
+    record,
     start,
     train,
     train_in_groups,
@@ -199,7 +202,10 @@ def measure(args: argparse.Namespace, hidden: int, data) -> None:
         note = f"pcx {answer['pcx']} with JAX {answer['jax']} on {answer['device']}"
     scaled = "" if args.batches == EPOCH else f": {args.batches} batches, scaled to {EPOCH}"
     print(f"\n{hidden} hidden layers{scaled}")
-    report({name: seconds * EPOCH / args.batches for name, seconds in times.items()})
+    times = {name: seconds * EPOCH / args.batches for name, seconds in times.items()}
+    report(times)
+    for name, seconds in times.items():
+        record(args.out, hidden=hidden, method=name, batches=args.batches, seconds=seconds)
     print(f"  {note}")
 
 
@@ -228,6 +234,7 @@ def main() -> None:
     parser.add_argument("--no-fit", action="store_true", help="without fit")
     parser.add_argument("--peer", help="a Python that has pcx, see peer_pcx.py")
     parser.add_argument("--peer-path", help="the peer's PYTHONPATH, where it has no environment")
+    add_out(parser)
     args = parser.parse_args()
     print(device())
     data = batches(BATCH, args.batches)

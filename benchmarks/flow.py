@@ -1,6 +1,6 @@
 """Does `GradientFlow` cost more than calling Diffrax by hand?
 
-    JPC_DATA_DIR=... python benchmarks/flow.py [--batches 4]
+    JPC_DATA_DIR=... python benchmarks/flow.py [--batches 4] [--out FILE.csv]
 
 Inference of batches of 64 with Heun at the paper's settings (T = 20, PIDController(1e-3, 1e-3))
 in one compiled loop: `jpc.GradientFlow`, `diffrax.diffeqsolve` on each example's gradient with
@@ -14,7 +14,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optimistix as optx
-from common import BATCH, batches, device, interleaved, network, start
+from common import BATCH, add_out, batches, device, interleaved, network, record, start
 
 import jpc
 
@@ -54,6 +54,7 @@ def over_batches(infer, layers, x, y):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batches", type=int, default=4)
+    add_out(parser)
     args = parser.parse_args()
     print(device())
     data = batches(BATCH, args.batches)
@@ -68,8 +69,9 @@ def main() -> None:
         times = interleaved(calls, repeats=9)
         print(f"\n{hidden} hidden layers")
         for name, seconds in times.items():
-            ratio = seconds / times["by hand"]
-            print(f"  {name:22s} {1e3 * seconds / len(data[0]):9.3f} ms {ratio:7.2f} x")
+            ratio, ms = seconds / times["by hand"], 1e3 * seconds / len(data[0])
+            record(args.out, hidden=hidden, method=name, ms=ms, ratio=ratio)
+            print(f"  {name:22s} {ms:9.3f} ms {ratio:7.2f} x")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """What does exact inference cost where the output is an image?
 
     JPC_DATA_DIR=... python benchmarks/generative.py [--acts tanh gelu relu] [--batches 20]
+        [--out FILE.csv]
 
 Networks from labels to MNIST's images, 10-300-300-784, batch 64, at initialisation and trained by
 backpropagation. For each precision of the output: the time of a step relative to backpropagation
@@ -9,12 +10,24 @@ examples the certificate holds. "Prepared" has its matrix made once, of another 
 """
 
 import argparse
+from pathlib import Path
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from common import backprop, batches, device, interleaved, relative_error, start, to_double, train
+from common import (
+    add_out,
+    backprop,
+    batches,
+    device,
+    interleaved,
+    record,
+    relative_error,
+    start,
+    to_double,
+    train,
+)
 
 import jpc
 
@@ -46,7 +59,7 @@ def exact(precision, layers, batch):
         return eqx.filter_jit(infer)(method, precision, *double)[0]
 
 
-def show(layers, data, precision: float) -> None:
+def show(layers, data, precision: float, out: Path | None, **named) -> None:
     """Data are batches of labels and of images."""
     batch, other = ([x[i] for x in data] for i in (0, 1))
     reference = exact(precision, layers, batch)
@@ -66,6 +79,8 @@ def show(layers, data, precision: float) -> None:
         error, _ = relative_error(gradient, reference)
         okay = float(jnp.mean(result == jpc.RESULTS.successful))
         ratio = times[name] / base
+        named |= dict(precision=precision, method=name)
+        record(out, **named, ratio=ratio, error=error, certified=okay)
         print(f"  {name:26s} {ratio:8.2f} x   error {error:7.1e}   {okay:4.0%}", flush=True)
 
 
@@ -74,6 +89,7 @@ def main() -> None:
     parser.add_argument("--acts", nargs="+", default=["tanh", "gelu"])
     parser.add_argument("--precisions", type=float, nargs="+", default=[0.1, 1.0])
     parser.add_argument("--batches", type=int, default=20)
+    add_out(parser)
     args = parser.parse_args()
     print(device())
     images, labels = batches(64, 400)
@@ -84,7 +100,8 @@ def main() -> None:
         for age, layers in ages.items():
             for precision in args.precisions:
                 print(f"\n{act}, {age}, output precision {precision:g}")
-                show(layers, (labels[: args.batches], images[: args.batches]), precision)
+                data = labels[: args.batches], images[: args.batches]
+                show(layers, data, precision, args.out, act=act, network=age)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Do the iterations of exact inference settle where a network has kinks?
 
     python benchmarks/hops.py [--channels 8] [--examples 16] [--chords 2 3 4 5 6]
+        [--out FILE.csv]
 
 A VGG5 at initialisation, with average and with max pooling, cross-entropy, random images. After
 each number of chords: how far the states are from those after one chord less, relative to how far
@@ -13,7 +14,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from common import device, start
+from common import add_out, device, record, start
 
 import jpc
 from jpc._metrics import tree_norm
@@ -34,6 +35,7 @@ def main() -> None:
     parser.add_argument("--channels", type=int, default=8)
     parser.add_argument("--examples", type=int, default=16)
     parser.add_argument("--chords", type=int, nargs="+", default=[2, 3, 4, 5, 6])
+    add_out(parser)
     args = parser.parse_args()
     print(device())
     x = jr.normal(jr.key(1), (args.examples, 3, 32, 32))
@@ -50,6 +52,8 @@ def main() -> None:
             if last is not None:
                 change = tree_norm(jax.tree.map(jnp.subtract, moved, last[0])) / tree_norm(moved)
                 falls = abs(energy - last[1]) / energy
+                changes = dict(states=float(change), energy=float(falls))
+                record(args.out, pool=pool, chords=count, **changes)
                 print(f"{count:8}{change:10.1e}{falls:10.1e}", flush=True)
             last = moved, energy
 

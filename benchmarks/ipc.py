@@ -1,6 +1,7 @@
 """Incremental predictive coding against predictive coding, on Fashion-MNIST.
 
     JPC_DATA_DIR=... python benchmarks/ipc.py [--size quick|full] [--seeds 3] [--no-decay]
+        [--only PC iPC] [--out FILE.csv]
 
 The same network (784-128-128-10, gelu, biases, squared error), the same 600 batches of 64 in one
 pass, the same number of steps of inference: 20 of gradient descent on each example's own energy,
@@ -16,6 +17,7 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import equinox as eqx
 import jax
@@ -23,6 +25,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import optax
+from common import add_out, record
 
 import jpc
 import jpc.data
@@ -69,12 +72,17 @@ def train(step: Callable, optim, rate: float, seed: int, data, test) -> tuple[fl
     return acc, time.perf_counter() - begin
 
 
-def choose(method: str, optim, data, validation) -> tuple[Callable, float, float]:
+def choose(
+    method: str, optim, data, validation, out: Path | None, decay: bool
+) -> tuple[Callable, float, float]:
     """The step, its size and the learning rate that are best; prints all of them."""
     make, _ = METHODS[method]
     steps, scores = {size: make(size) for size in STEP_SIZES}, {}
     for size, rate in itertools.product(STEP_SIZES, RATES):
         scores[size, rate], _ = train(steps[size], optim, rate, 1_000, data, validation)
+    for (size, rate), score in scores.items():
+        named = dict(method=method, decay=decay, step_size=size, rate=rate)
+        record(out, **named, seed="validation", accuracy=score)
     for size in STEP_SIZES:
         row = " | ".join(f"{scores[size, rate]:.1f}" for rate in RATES)
         print(f"| {method} | {size:g} | {row} |", flush=True)
@@ -87,6 +95,8 @@ def main() -> None:
     parser.add_argument("--size", choices=["quick", "full"], default="full")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--decay", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--only", nargs="+", default=list(METHODS), choices=METHODS)
+    add_out(parser)
     args = parser.parse_args()
     batches = {"quick": 20, "full": 600}[args.size]
     loaded = jpc.data.load("fashion-mnist", flatten=True, validation=5_000)
@@ -96,13 +106,17 @@ def main() -> None:
     print("| validation % | step size | " + " | ".join(f"{rate:g}" for rate in RATES) + " |")
     print("|---|---|" + "---|" * len(RATES))
     optims = {name: make_optim(batches * m, args.decay) for name, (_, m) in METHODS.items()}
-    best = {name: choose(name, optims[name], data, loaded.validation) for name in METHODS}
+    given = data, loaded.validation, args.out, args.decay
+    best = {name: choose(name, optims[name], *given) for name in args.only}
     print(f"\n| | step size, learning rate | test %, {args.seeds} seeds | mean | s |")
     print("|---|---|---|---|---|")
     for name, (step, size, rate) in best.items():
         seeds = range(args.seeds)
         runs = [train(step, optims[name], rate, seed, data, loaded.test) for seed in seeds]
         accs, times = zip(*runs, strict=True)
+        named = dict(method=name, decay=args.decay, step_size=size, rate=rate)
+        for seed, acc in enumerate(accs):
+            record(args.out, **named, seed=seed, accuracy=acc)
         each, mean = ", ".join(f"{acc:.2f}" for acc in accs), statistics.mean(accs)
         print(f"| {name} | {size:g}, {rate:g} | {each} | {mean:.2f} | {min(times):.0f} |")
 

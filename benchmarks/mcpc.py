@@ -1,6 +1,7 @@
 """Monte Carlo predictive coding of MNIST: samples, and how likely test images are.
 
     JPC_DATA_DIR=... python benchmarks/mcpc.py [--size quick|full] [--picture mcpc.png]
+        [--epochs 12] [--out FILE.csv]
 
 A chain of 20, 128 and 128 latents and 784 bits learns from samples of its posteriors (`mcpc`), and
 for comparison from their peaks (`map`), with as many steps of inference. Images are drawn as bits
@@ -29,6 +30,7 @@ import jax.random as jr
 import matplotlib.pyplot as plt
 import numpy as np
 import optax
+from common import add_out, record
 
 import jpc
 import jpc.data
@@ -204,8 +206,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", choices=SIZES, default="quick")
     parser.add_argument("--picture", type=Path)
+    parser.add_argument("--epochs", type=int, help="fewer or more than the size says")
+    add_out(parser)
     args = parser.parse_args()
     size = SIZES[args.size]
+    size = size | (dict(epochs=args.epochs) if args.epochs else {})
     data = jpc.data.load("mnist", normalise=False, flatten=True, download=False)
     images, tests = data.train[0][: size["images"]], data.test[0][: size["tests"]]
     rows: Any = {"independent": score_means(images, tests)}
@@ -219,6 +224,8 @@ def main() -> None:
         print(name, {key: round(float(value), 4) for key, value in rows[name].items()}, flush=True)
     print(f"\n{'':20s} {'nll':>8s} {'+-':>5s} {'gap':>5s} {'mse':>7s} {'seconds':>8s}")
     for name, row in rows.items():
+        scores = {key: float(row[key]) for key in ("nll", "error", "gap", "mse")}
+        record(args.out, learned_from=name, epochs=size["epochs"], **scores)
         numbers = f"{row['nll']:8.1f} {row['error']:5.1f} {row['gap']:5.1f} {row['mse']:7.4f}"
         print(f"{name:20s} {numbers} {row.get('seconds', 0):8.0f}")
     if args.picture:

@@ -2,6 +2,7 @@
 
     JPC_DATA_DIR=... python benchmarks/memory.py [--size quick|full] [--names mnist cifar10]
         [--counts 64 256 1024] [--updates 500] [--picture memory.png]
+        [--out FILE.csv]
 
 The network has 256 latents with a Gaussian prior, 512 hidden units and the pixels. To store images
 is to learn to generate them, each from latents of its own, which are inferred. They are recalled
@@ -26,6 +27,7 @@ import jax.random as jr
 import matplotlib.pyplot as plt
 import numpy as np
 import optax
+from common import add_out, record
 
 import jpc
 import jpc.data
@@ -148,6 +150,7 @@ def main() -> None:
     parser.add_argument("--counts", type=int, nargs="+", help="how many images to store")
     parser.add_argument("--updates", type=int, help="how many steps of learning to take")
     parser.add_argument("--picture", type=Path)
+    add_out(parser)
     args = parser.parse_args()
     given = {name: getattr(args, name) for name in ("counts", "updates")}
     size: Any = SIZES[args.size] | {name: value for name, value in given.items() if value}
@@ -161,6 +164,10 @@ def main() -> None:
             panels.setdefault(name, images)
             half, noise = row["half"], row["noise"]
             numbers = (half[0], row["mean"], half[1], noise[0], row["noisy"], noise[1])
+            named = dict(dataset=name, stored=count, updates=size["updates"])
+            named |= dict(half=half[0], mean=row["mean"], half_right=half[1])
+            named |= dict(noise=noise[0], noisy=row["noisy"], noise_right=noise[1])
+            record(args.out, **named)
             print(f"{name:8s} {count:6d}" + "".join(f" {x:12.4g}" for x in numbers), flush=True)
     if args.picture:
         draw_picture(args.picture, panels, data)

@@ -1,14 +1,15 @@
 """Deep networks by muPC: do a hundred layers train, and does a learning rate transfer?
 
     JPC_DATA_DIR=... python benchmarks/mupc.py sweep [--size quick|full] [--plot mupc.png]
+        [--types mupc ntp sp]
     JPC_DATA_DIR=... python benchmarks/mupc.py depth [--size quick|full] [--layers 30 100]
     JPC_DATA_DIR=... python benchmarks/mupc.py mnist [--size quick|full] [--normalise]
     python benchmarks/mupc.py gradient
 
-All networks have skip connections around their hidden layers, no biases and squared error; batches
-are of 64, the optimiser of the weights is Adam. Unless it says otherwise inference is the
-published one: as many steps of descent as there are layers, of 0.5 on the batch's mean energy, so
-of 0.5 / 64 on each example's own.
+All of them take --out FILE.csv. All networks have skip connections around their hidden layers, no
+biases and squared error; batches are of 64, the optimiser of the weights is Adam. Unless it says
+otherwise inference is the published one: as many steps of descent as there are layers, of 0.5 on
+the batch's mean energy, so of 0.5 / 64 on each example's own.
 
 - `sweep`: the loss on 2,000 test images of Fashion-MNIST after training, for two widths, two
   depths and six learning rates, with param_type "mupc", "ntp" and "sp" (tanh). The weights of the
@@ -31,6 +32,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import optax
+from common import add_out, record
 
 import jpc
 import jpc.data
@@ -76,14 +78,14 @@ def load(name: str, batches: int, tests: int | None = None, *, normalise: bool =
     return cut(loaded.train, batches * BATCH), cut(loaded.test, tests)
 
 
-def sweep(size: str, plot: Path | None) -> None:
+def sweep(size: str, types: list[str], plot: Path | None, out: Path | None) -> None:
     batches = {"quick": 20, "full": 100}[size]
     data, test = load("fashion-mnist", batches, 2_000)
     print(f"Fashion-MNIST, {batches} batches of {BATCH}: test loss by learning rate\n")
     print("| | width | depth | " + " | ".join(f"{rate:g}" for rate in RATES) + " |")
     print("|---|---|---|" + "---|" * len(RATES))
     losses = {}
-    for kind in TYPES:
+    for kind in types:
         for width, depth in SHAPES:
             step = ft.partial(jpc.make_pc_step, inference=descent(depth), param_type=kind)
             evaluate = ft.partial(jpc.evaluate_discriminative, param_type=kind)
@@ -91,6 +93,8 @@ def sweep(size: str, plot: Path | None) -> None:
             runs = [train(params, step, evaluate, rate, data, test) for rate in RATES]
             row = [float(run["test_loss"]) for run in runs]
             losses[kind, width, depth] = row
+            for rate, loss in zip(RATES, row, strict=True):
+                record(out, param_type=kind, width=width, depth=depth, rate=rate, loss=loss)
             shown = " | ".join(f"{loss:.3f}" if loss < 1e3 else f"{loss:.0e}" for loss in row)
             print(f"| {kind} | {width} | {depth} | {shown} |", flush=True)
     if plot is not None:
@@ -123,7 +127,7 @@ def methods(depth: int) -> dict[str, dict]:
     }
 
 
-def depth(size: str, depths: list[int]) -> None:
+def depth(size: str, depths: list[int], out: Path | None) -> None:
     batches = {"quick": 20, "full": 100}[size]
     data, test = load("mnist", batches)
     print(f"MNIST, {batches} batches of {BATCH}, width 64, tanh, learning rate 0.1\n")
@@ -134,7 +138,10 @@ def depth(size: str, depths: list[int]) -> None:
             step = ft.partial(jpc.make_pc_step, param_type="mupc", **options)
             last = train(params, step, MUPC, 0.1, data, test)
             row = f"{last['loss']:.3f} | {last['test_acc']:.1f} | {last['seconds']:.0f}"
-            print(f"| {layers} | {name} | {reached(params, step, data)} | {row} |", flush=True)
+            learn = reached(params, step, data)
+            acc = last["test_acc"]
+            record(out, layers=layers, inference=name, reached=learn, accuracy=acc)
+            print(f"| {layers} | {name} | {learn} | {row} |", flush=True)
 
 
 def reached(params, step: Callable, data) -> int:
@@ -146,21 +153,24 @@ def reached(params, step: Callable, data) -> int:
     return int(jnp.sum(new["model_grad_norms"] > 0))
 
 
-def mnist(size: str, normalise: bool) -> None:
+def mnist(size: str, normalise: bool, out: Path | None) -> None:
     batches = {"quick": 20, "full": 900}[size]
     data, test = load("mnist", batches, normalise=normalise)
     params = network(jr.key(0), 128, 30, "relu", "mupc")
     step = ft.partial(jpc.make_pc_step, param_type="mupc", inference=descent(30))
     last = train(params, step, MUPC, 0.1, data, test)
+    record(out, normalise=normalise, batches=batches, accuracy=last["test_acc"])
     pixels = "normalised" if normalise else "in [0, 1]"
     print(f"MNIST, pixels {pixels}, {batches} batches of {BATCH}, 30 relu layers of 128")
     print(f"{last['test_acc']:.2f} % of {len(test[0])} test images ({last['seconds']:.0f} s)")
 
 
-def gradient() -> None:
+def gradient(out: Path | None) -> None:
     print("| width | cosine |\n|---|---|")
     for width in (4, 16, 64, 256):
-        print(f"| {width} | {cosine(width):.3f} |", flush=True)
+        found = cosine(width)
+        record(out, width=width, cosine=found)
+        print(f"| {width} | {found:.3f} |", flush=True)
 
 
 def cosine(width: int, depth: int = 8, size: int = 16) -> float:
@@ -186,13 +196,15 @@ def main() -> None:
     parser.add_argument("--size", choices=["quick", "full"], default="full")
     parser.add_argument("--layers", type=int, nargs="+", default=[30, 100])
     parser.add_argument("--plot", type=Path)
+    parser.add_argument("--types", nargs="+", default=TYPES, choices=TYPES)
+    add_out(parser)
     parser.add_argument("--normalise", action=argparse.BooleanOptionalAction, default=True)
     args = parser.parse_args()
     run = dict(
-        sweep=lambda: sweep(args.size, args.plot),
-        depth=lambda: depth(args.size, args.layers),
-        mnist=lambda: mnist(args.size, args.normalise),
-        gradient=gradient,
+        sweep=lambda: sweep(args.size, args.types, args.plot, args.out),
+        depth=lambda: depth(args.size, args.layers, args.out),
+        mnist=lambda: mnist(args.size, args.normalise, args.out),
+        gradient=lambda: gradient(args.out),
     )
     run[args.what]()
 

@@ -1,6 +1,6 @@
 """What do the paper's calls cost in a plain loop, ours and those of the paper's implementation?
 
-    python benchmarks/plain.py --original FOLDER [--rounds 7] [--only WORD]
+    python benchmarks/plain.py --original FOLDER [--rounds 7] [--only WORD] [--out FILE.csv]
     python benchmarks/plain.py --ours-only
 
 With FOLDER on the path `import original, jpc` is the original. Each of the two runs in a process
@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+TIMES = ("case", "original", "ours", "first_original", "first_ours", "device")
 # H: T of the paper's settings on MNIST, Euler's dt.
 PAPER = {3: (20, 0.5), 5: (50, 0.5), 10: (200, 0.05)}
 
@@ -190,7 +191,10 @@ def main() -> None:
     parser.add_argument("--ours-only", action="store_true")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--only", default="", help="cases with this in their names")
+    parser.add_argument("--out", type=Path, help="a csv to add the times of both to")
     args = parser.parse_args()
+    from common import write_rows  # noqa: PLC0415
+
     if args.original is None and not args.ours_only:
         parser.error("give --original FOLDER, or --ours-only")
     servers = {} if args.ours_only else {"original": Server(str(args.original.resolve()))}
@@ -206,6 +210,10 @@ def main() -> None:
         cells.append(" ".join(("{:.2f}", "({:.2f})")[i].format(r) for i, r in enumerate(ratio)))
         cells.append(" / ".join(f"{first:.1f}" for first, _, _ in found.values()))
         print(f"| {name} | {' | '.join(cells)} |", flush=True)
+        if len(found) > 1:
+            (one, theirs, _), (two, mine, _) = found.values()
+            where = f"{ours.device}, JAX {ours.version}"
+            write_rows(args.out, TIMES, [(name, theirs, mine, one, two, where)])
     for server in servers.values():
         server.close()
 

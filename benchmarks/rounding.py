@@ -1,6 +1,7 @@
 """What do layers learn from that a short inference has hardly reached?
 
     JPC_DATA_DIR=... python benchmarks/rounding.py [--hidden 10] [--act tanh] [--times 50 100 200]
+        [--out FILE.csv]
 
 The norm of each layer's learning gradient in float64, after a flow of the batch's mean energy to
 T, at initialisation; and that of its error in float32. By Heun (`PIDController(1e-3, 1e-3)`) from
@@ -16,7 +17,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from common import BATCH, batches, device, network, to_double
+from common import BATCH, add_out, batches, device, network, record, to_double
 
 import jpc
 from jpc._layer import feedforward_batch
@@ -48,6 +49,7 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=10)
     parser.add_argument("--act", default="tanh")
     parser.add_argument("--times", type=float, nargs="+", default=[50.0, 100.0, 200.0])
+    add_out(parser)
     args = parser.parse_args()
     print(device())
     x, y = (part[0] for part in batches(BATCH, 1))
@@ -60,8 +62,10 @@ def main() -> None:
         found = learning_gradient(name, jnp.asarray(t1), *problem)
         wrong = [np.asarray(a) - b for a, b in zip(found, exact, strict=True)]
         for kind, arrays in (("gradient", exact), ("error", wrong)):
-            norms = (f"{np.linalg.norm(array):7.0e}" for array in arrays)
-            print(f"T = {t1:<4g} {name:16s} {kind:9s}", *norms)
+            norms = [float(np.linalg.norm(array)) for array in arrays]
+            for layer, norm in enumerate(norms, start=1):
+                record(args.out, t1=t1, flow=name, kind=kind, layer=layer, norm=norm)
+            print(f"T = {t1:<4g} {name:16s} {kind:9s}", *(f"{norm:7.0e}" for norm in norms))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Do the paper's calls give what the original implementation of the paper gives?
 
-    python benchmarks/same_calls.py --original FOLDER
+    python benchmarks/same_calls.py --original FOLDER [--out FILE.csv]
 
 With FOLDER on the path `import original, jpc` is the original. The same calls on the same data run
 once with each of the two, in processes of their own. For each call the table has the largest
@@ -216,13 +216,18 @@ def compare(name: str, theirs: dict, ours: dict) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--original", type=Path, required=True, help="its folder")
+    parser.add_argument("--out", type=Path, help="a csv to add the differences to")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         theirs = run(str(args.original.resolve()), Path(folder) / "theirs.npz")
         ours = run("", Path(folder) / "ours.npz")
     print("| call | difference | |\n|---|---|---|")
+    from common import write_rows  # noqa: PLC0415
+
     for name in map(str, ours["names"]):
-        print(f"| {name} | {compare(name, theirs, ours)} | {KNOWN.get(name, '')} |")
+        found = compare(name, theirs, ours)
+        write_rows(args.out, ("call", "difference"), [(name, found)])
+        print(f"| {name} | {found} | {KNOWN.get(name, '')} |")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How far does sharing a batch out over devices carry? On paper: bytes against arithmetic.
 
-    python benchmarks/scaling.py            # the table, from the assumptions below
+    python benchmarks/scaling.py [--out F]  # the table, from the assumptions below
     python benchmarks/scaling.py --count    # what the compiled program sends, on 8 simulated CPUs
 
 Each device has 64 examples. A step of `Equilibrium` with k chords is a forward pass, k times a
@@ -15,6 +15,9 @@ import functools as ft
 import math
 import os
 import re
+from pathlib import Path
+
+from common import add_out, write_rows
 
 FLOPS = 0.4 * 67e12  # H200, float32 without tensor cores, at 40 % of the peak.
 NVLINK = 450e9  # Bytes per second and direction, within a machine of 8.
@@ -42,7 +45,10 @@ def send_seconds(parameters: int, devices: int) -> float:
     return sent_bytes(parameters, devices) / bandwidth + 2 * math.log2(devices) * LATENCY
 
 
-def table() -> None:
+COLUMNS = ("network", "devices", "compute_ms", "sent_mb", "send_ms", "efficiency", "batch")
+
+
+def table(out: Path | None) -> None:
     print("| network | devices | computes | sends | sends for | efficiency | batch for 90 % |")
     print("|---|---|---|---|---|---|---|")
     for name, sizes in NETWORKS.items():
@@ -52,6 +58,8 @@ def table() -> None:
         for devices in (8, 64, 512):
             send, size = send_seconds(parameters, devices), sent_bytes(parameters, devices)
             enough = (9 * send - compute_seconds(parameters, 0)) / each
+            row = 1e3 * compute, 1e-6 * size, 1e3 * send, 100 * compute / (compute + send), enough
+            write_rows(out, COLUMNS, [(name, devices, *row)])
             print(
                 f"| {name} | {devices} | {1e3 * compute:.2f} ms | {1e-6 * size:.0f} MB "
                 f"| {1e3 * send:.2f} ms | {compute / (compute + send):.0%} | {enough:.0f} |"
@@ -99,4 +107,6 @@ def _bytes(shapes: str) -> int:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", action="store_true")
-    count() if parser.parse_args().count else table()
+    add_out(parser)
+    given = parser.parse_args()
+    count() if given.count else table(given.out)

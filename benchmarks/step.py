@@ -1,22 +1,26 @@
 """What does a training step cost with each method, relative to a step of backpropagation?
 
     JPC_DATA_DIR=... python benchmarks/step.py [--batches 50] [--hidden 3 5 10] [--quick]
+        [--out FILE.csv]
 
 All steps are the same but for the gradient: one scan over batches, Adam, float32.
 """
 
 import argparse
+from pathlib import Path
 
 import diffrax as dfx
 import optax
 from common import (
     BATCH,
+    add_out,
     backprop,
     batches,
     device,
     interleaved,
     network,
     predictive_coding,
+    record,
     train,
     train_in_groups,
 )
@@ -39,7 +43,9 @@ OTHERS = {
 }
 
 
-def measure(hidden: int, width: int, size: int, count: int, methods: dict) -> None:
+def measure(
+    hidden: int, width: int, size: int, count: int, methods: dict, out: Path | None
+) -> None:
     layers, data = network(hidden, width), batches(size, count)
     steps = {"backpropagation": train(backprop, layers, *data)}
     for name, method in methods.items():
@@ -53,6 +59,8 @@ def measure(hidden: int, width: int, size: int, count: int, methods: dict) -> No
     base = times["backpropagation"]
     print(f"\n{hidden} hidden layers of {width}, batch {size}")
     for name, seconds in times.items():
+        named = dict(hidden=hidden, width=width, batch=size, method=name)
+        record(out, **named, ms=1e3 * seconds / count, ratio=seconds / base)
         print(f"  {name:40s} {1e3 * seconds / count:9.4f} ms {seconds / base:7.2f} x")
 
 
@@ -61,13 +69,14 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=50)
     parser.add_argument("--quick", action="store_true", help="Equilibrium only")
     parser.add_argument("--hidden", type=int, nargs="+", default=[3, 5, 10])
+    add_out(parser)
     args = parser.parse_args()
     print(device())
     methods = CHORDS if args.quick else CHORDS | OTHERS
     for hidden in args.hidden:
-        measure(hidden, 300, BATCH, args.batches, methods)
-    measure(5, 300, 1024, args.batches, CHORDS)
-    measure(5, 1024, BATCH, args.batches, CHORDS)
+        measure(hidden, 300, BATCH, args.batches, methods, args.out)
+    measure(5, 300, 1024, args.batches, CHORDS, args.out)
+    measure(5, 1024, BATCH, args.batches, CHORDS, args.out)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 system, learning it, and learning it from streams. Prints the tables of docs/variants/temporal.md.
 
     python benchmarks/temporal.py --size full --picture docs/results/variants/temporal.png
+        --out docs/results/variants/temporal.csv
 """
 
 import argparse
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import optax
+from common import add_out, record
 
 import jpc
 
@@ -100,14 +102,15 @@ def score(estimates, states):
     return np.mean(np.sum((estimates - states) ** 2, axis=-1), axis=0)
 
 
-def print_rows(title, rows):
+def show(out, title, rows, form="{:.2f}"):
+    """Prints a table of means and standard deviations, and adds it to a csv."""
     print(f"\n{title}\n")
-    for name, text in rows.items():
-        print(f"| {name} | {text} |")
-
-
-def spread(values):
-    return f"{np.mean(values):.2f} +- {np.std(values):.2f}"
+    task = title.partition(",")[0]
+    for name, values in rows.items():
+        mean, spread = float(np.mean(values)), float(np.std(values))
+        record(out, task=task, row=name, mean=mean, deviation=spread)
+        numbers = [mean, spread] if np.size(values) > 1 else [mean]
+        print(f"| {name} | {' +- '.join(map(form.format, numbers))} |")
 
 
 def constant_acceleration(dt=1e-3):
@@ -115,15 +118,15 @@ def constant_acceleration(dt=1e-3):
     return np.array([[1, dt, dt**2 / 2], [0, 1, dt], [0, 0, 1]])
 
 
-def track(steps, seeds):
+def track(out, steps, seeds):
     """The tracking task."""
     A = constant_acceleration()
     states, x = simulate(A, TRACKING_C, range(seeds), steps)
     means, _, P = kalman(A, TRACKING_C, x)
     found = {"Kalman filter": means} | filters(A, TRACKING_C, x)
     found["tPC with Kalman's covariance"] = whitened(A, TRACKING_C, x, P)
-    rows = {name: spread(score(z, states)) for name, z in found.items()}
-    print_rows(f"Tracking, {steps} steps, {seeds} seeds: squared error of the state", rows)
+    rows = {name: score(z, states) for name, z in found.items()}
+    show(out, f"Tracking, {steps} steps, {seeds} seeds: squared error of the state", rows)
     return states, found
 
 
@@ -134,7 +137,7 @@ def system():
     return A, rng.normal(size=(3, 3))
 
 
-def gaussian(steps=60, sequences=10):
+def gaussian(out, steps=60, sequences=10):
     """Filtering and smoothing of short sequences."""
     A, C = system()
     states, x = simulate(A, C, range(sequences), steps)
@@ -145,9 +148,9 @@ def gaussian(steps=60, sequences=10):
     params, start = [linear(A), linear(C)], np.zeros((sequences, 3))
     method = jpc.Equilibrium(chords=2, max_steps=0, dense=3 * steps)
     found["tPC, smoothing"] = jpc.smooth_sequence(jpc.PCEnergy(), method, params, start, x)
-    rows = {name: spread(score(z, states)) for name, z in found.items()}
-    print_rows(f"Linear-Gaussian, {steps} steps, {sequences} sequences: squared error", rows)
-    worst = lambda a, b: f"{np.max(np.abs(a - b)):.0e}"
+    rows = {name: score(z, states) for name, z in found.items()}
+    show(out, f"Linear-Gaussian, {steps} steps, {sequences} sequences: squared error", rows)
+    worst = lambda a, b: np.max(np.abs(a - b))
     exact = found["tPC at equilibrium"]
     rows = {
         "equilibrium, against its closed form": worst(exact, closed_form(A, C, x)),
@@ -156,7 +159,7 @@ def gaussian(steps=60, sequences=10):
             white[30:], means[30:]
         ),
     }
-    print_rows("Largest difference", rows)
+    show(out, "Largest difference", rows, "{:.0e}")
 
 
 def ahead(params, x):
@@ -165,7 +168,7 @@ def ahead(params, x):
     return np.mean((closed_form(A, C, x)[:-1] @ A.T @ C.T - x[1:]) ** 2)
 
 
-def learn(sequences, epochs, steps=60, piece=5):
+def learn(out, sequences, epochs, steps=60, piece=5):
     """Learning the system from whole sequences, and from pieces of them."""
     A, C = system()
     _, x = simulate(A, C, range(100, 100 + sequences), steps)
@@ -188,11 +191,14 @@ def learn(sequences, epochs, steps=60, piece=5):
     rows = {"before": ahead(params, test)}
     rows |= {name: ahead(f.state["params"], test) for name, f in fitted.items()}
     rows["the system itself"] = ahead([linear(A), linear(C)], test)
-    title = f"Learning from {sequences} sequences, {epochs} epochs: squared error one step ahead"
-    print_rows(title, {name: f"{error:.2f}" for name, error in rows.items()})
+    show(out, f"Learning, {sequences} sequences, {epochs} epochs: error one step ahead", rows)
     history = fitted["whole sequences"].history
-    first, last = (np.round(history[i]["energies"], 2).tolist() for i in (0, -1))
-    print(f"\nEnergies of the state and of what is observed: {first} -> {last}")
+    energies = {
+        f"{part}, {when}": history[i]["energies"][j]
+        for i, when in ((0, "first epoch"), (-1, "last epoch"))
+        for j, part in enumerate(("state", "observation"))
+    }
+    show(out, "Energies", energies)
 
 
 def fit(params, epochs, batch, energy, data, **more):
@@ -240,14 +246,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--size", choices=SIZES, default="quick")
     parser.add_argument("--picture", help="where to draw one")
+    add_out(parser)
     args = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
     size = SIZES[args.size]
-    tracked = track(size["steps"], size["seeds"])
+    tracked = track(args.out, size["steps"], size["seeds"])
     if args.picture:
         draw(args.picture, *tracked)
-    gaussian()
-    learn(size["sequences"], size["epochs"])
+    gaussian(args.out)
+    learn(args.out, size["sequences"], size["epochs"])
 
 
 if __name__ == "__main__":

@@ -12,12 +12,10 @@ accuracy is that of the second. `--out` writes every accuracy, and every time, i
 """
 
 import argparse
-import csv
 import functools as ft
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -26,6 +24,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import optax
+from common import add_out, record
 
 import jpc
 import jpc.data
@@ -192,22 +191,12 @@ def time_steps(states: dict[str, dict], data) -> dict[str, float]:
     return {name: statistics.median(times[1:]) for name, times in seconds.items()}
 
 
-def write(path: Path, kept: list[tuple[str, str, int, float]], times: dict[str, float]) -> None:
-    """A line for each network that was trained, with the time of a step of its variant."""
-    device = jax.devices()[0].device_kind
-    with path.open("w", newline="") as file:
-        table = csv.writer(file, lineterminator="\n")
-        table.writerow(("variant", "data", "seed", "accuracy", "rate", "ms", "device"))
-        for name, *run in kept:
-            table.writerow((name, *run, VARIANTS[name].rate, 1e3 * times[name], device))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data", nargs="+", default=["mnist", "fashion-mnist"])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", nargs="+", default=list(VARIANTS))
-    parser.add_argument("--out", type=Path)
+    add_out(parser)
     args = parser.parse_args()
     sets = [jpc.data.load(name, flatten=True, download=False) for name in args.data]
     states, rows, kept = {}, {}, []
@@ -221,12 +210,15 @@ def main() -> None:
             rows[name].append(f"{np.mean(scores):.1f} +- {np.std(scores):.1f}")
         print(f"# {name}: {rows[name]}", flush=True)
     times = time_steps(states, sets[0])
-    if args.out:
-        write(args.out, kept, times)
+    base = times["backpropagation"]
+    for name, dataset, seed, score in kept:
+        ms, ratio = 1e3 * times[name], times[name] / base
+        run = dict(variant=name, data=dataset, seed=seed, accuracy=score)
+        record(args.out, **run, rate=VARIANTS[name].rate, ms=ms, ratio=ratio)
     print(f"\n| variant | learning rate | step / backpropagation | {' | '.join(args.data)} |")
     print("|---|---|---|" + "---|" * len(sets))
     for name, scores in rows.items():
-        ratio = times[name] / times["backpropagation"]
+        ratio = times[name] / base
         print(f"| {name} | {VARIANTS[name].rate:g} | {ratio:.1f} | {' | '.join(scores)} |")
 
 

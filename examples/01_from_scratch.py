@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Predictive coding from scratch
 #
-# Predictive coding fits into sixty lines of NumPy. In this example you write all of it:
+# Predictive coding fits into seventy lines of NumPy. In this example you write all of it:
 # the energy, inference, learning, and a network that reads handwritten digits. There is
 # no automatic differentiation and no library, so nothing is hidden.
 #

@@ -146,7 +146,7 @@ plt.show()
 # At 0.01, and with nudging, the sensitivity stays close to that of backpropagation.
 #
 # In this small network sensitivity costs little. In a deep convolutional network it costs
-# 18 points ([learning rules](../docs/variants/rules.md#deep-networks)).
+# much accuracy ([learning rules](../docs/variants/rules.md#deep-networks)).
 #
 # ## What to try next
 #

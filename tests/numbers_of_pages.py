@@ -15,12 +15,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from jpc.experiments import _tables
-
 Row = dict[str, Any]
 DOCS = Path(__file__).parents[1] / "docs"
 NETWORKS = ("at initialisation", "trained at equilibrium", "trained the usual way")
-SETS = ("mnist", "fashion-mnist", "cifar10")
 DEPTHS = (3, 5, 10)
 
 
@@ -63,9 +60,40 @@ def errors_of_deep_networks(rows: list[Row]) -> Iterator[float]:
                     yield row["error"]
 
 
+def most_errors_of_deep_networks(rows: list[Row]) -> Iterator[float]:
+    mine = [r for r in where(rows, matmul="highest") if r["network"] in ("vgg5", "vgg7")]
+    small = [row for row in where(mine, iterations=2) if row["precision"] <= 0.01]
+    yield from (
+        100 * max(r["error"] for r in some) for some in (where(mine, iterations="default"), small)
+    )
+
+
 def tf32_of_deep_networks(rows: list[Row]) -> Iterator[float]:
     most = lambda **wanted: 100 * max(r["error"] for r in where(rows, matmul="default", **wanted))
     yield from (most(iterations="default"), most(iterations=3, precision=1e-3))
+
+
+def residual_network_at_first(rows: list[Row]) -> Iterator[float]:
+    mine = where(rows, network="resnet", matmul="highest", epochs=0, iterations=2)
+    yield 100 * max(row["error"] for row in mine)
+    shares = [100 * row["certified"] for row in mine]
+    yield from (min(shares), max(shares))
+
+
+def references_of_vgg5(rows: list[Row]) -> Iterator[float]:
+    """Which share of the examples has converged in float64."""
+    mine = where(rows, network="vgg5", loss="ce", matmul="highest", iterations=2)
+    for epochs in (0, 1, 10):
+        yield from (100 * row["reference"] for row in where(mine, epochs=epochs))
+
+
+def older_certificates(rows: list[Row]) -> Iterator[float]:
+    """Of two chords with max pooling, before training and at a precision of 1."""
+    at_first = where(rows, matmul="highest", epochs=0, iterations=2, precision=1.0)
+    mine = [row for row in at_first if row["network"] != "resnet"]
+    for column in ("certified", "error"):
+        found = [100 * row[column] for row in mine]
+        yield from (min(found), max(found))
 
 
 def errors_of_chords(rows: list[Row]) -> Iterator[float]:
@@ -80,8 +108,34 @@ def errors_of_chords(rows: list[Row]) -> Iterator[float]:
                 yield named[0]["error"]
 
 
+def most_error_of_the_default(rows: list[Row]) -> list[float]:
+    errors = list(errors_of_chords(rows))
+    assert max(errors[1:4] + errors[13:16] + errors[25:28]) < 1e-2, "two chords"
+    return [max(row["error"] for row in where(rows, method="Equilibrium, default"))]
+
+
+def hops(rows: list[Row]) -> Iterator[float]:
+    late = [row for row in where(rows, pool="max") if row["chords"] > 3]
+    moved = [100 * row["states"] for row in late]
+    yield from (min(moved), max(moved), 100 * max(row["energy"] for row in late))
+    assert not any(row["states"] for row in where(rows, pool="average")[1:])
+
+
 def training_of_vgg5(rows: list[Row]) -> list[float]:
-    return [row["accuracy"] for row in rows]
+    return [row["accuracy"] for row in where(rows, loss="ce")]
+
+
+def squares_of_vgg5(rows: list[Row]) -> Iterator[float]:
+    for precision in (1, 0.1, None):
+        yield from (row["accuracy"] for row in where(rows, loss="mse", precision=precision))
+
+
+def last_epoch_of_vgg5(rows: list[Row]) -> Iterator[float]:
+    for loss, precisions in (("ce", (1, 0.1, 0.01, 0.001, None)), ("mse", (1, 0.1, None))):
+        for precision in precisions:
+            rule = "3 chords" if precision else "backpropagation"
+            place = dict(loss=loss, rule=rule, precision=precision, epoch=3)
+            yield where(rows, **place)[0]["accuracy"]
 
 
 METHODS = (
@@ -152,147 +206,12 @@ def errors_at_low_energy(*files: list[Row]) -> Iterator[float]:
         yield from (min(found), digits(max(found), 2))
 
 
-# The paper's experiments.
+# Mutants.
 
 
-def _by_network(rows: list[Row]) -> Iterator[tuple[list[Row], list[Row]]]:
-    """What Euler and Heun did in each network, data sets first."""
-    for dataset in SETS:
-        for hidden in DEPTHS:
-            mine = where(rows, dataset=dataset, hidden=hidden)
-            yield where(mine, solver="euler"), where(mine, solver="heun")
-
-
-def _time(rows: list[Row]) -> float:
-    return float(_tables.time_of(rows).mean())
-
-
-def ratios_of_times(rows: list[Row]) -> list[float]:
-    return [_time(euler) / _time(heun) for euler, heun in _by_network(rows)]
-
-
-def least_and_most_faster(rows: list[Row]) -> tuple[float, float]:
-    return min(ratios_of_times(rows)), max(ratios_of_times(rows))
-
-
-def times_of_inference(rows: list[Row]) -> Iterator[float]:
-    for euler, heun in _by_network(rows):
-        yield from (_time(euler), _time(heun))
-
-
-def steps_of_euler(rows: list[Row]) -> list[float]:
-    return [euler[0]["t1"] / euler[0]["dt"] for euler, _ in _by_network(rows)]
-
-
-def growth_of_times(rows: list[Row]) -> Iterator[float]:
-    deep = list(_by_network(rows))[2::3]
-    for _, heun in deep:
-        _, times, _ = _tables.over_seeds(heun, "ms")
-        yield from (times[0], times.max())
-    yield _time(deep[-1][0])
-
-
-def older_times(cells: list[Row], rows: list[Row]) -> Iterator[float]:
-    """Of cells that were run twice the first."""
-    timed = [cell for cell in cells if cell["cell"]["measure"] == "time"]
-    first: dict[str, Row] = {}
-    for cell in timed:
-        first.setdefault(json.dumps(cell["cell"]), cell)
-    older = [c["cell"] | row for c in first.values() for row in c["rows"]]
-    new = list(_by_network(rows))
-    found = list(_by_network(older))
-    yield from (_time(new[place][0]) / _time(found[place][1]) for place in (0, 1, 3, 4))
-    times = _tables.time_of(found[8][1])
-    yield from (times.min(), times.max(), _time(new[8][0]))
-
-
-def differences_of_accuracy(rows: list[Row]) -> Iterator[float]:
-    best = lambda found: _tables.best_accuracy(found)[0]
-    found = [best(heun) - best(euler) for euler, heun in _by_network(rows)]
-    shallow = [found[place] for place in (0, 1, 3, 4, 6)]
-    yield from (min(shallow), max(shallow), found[2], found[5], found[7], found[8])
-
-
-def _best_of_each_t(rows: list[Row]) -> dict[float, float]:
-    accuracies = _tables.accuracy_of_settings(rows)
-    times = sorted({t1 for t1, _ in accuracies})
-    return {t1: max(v for (own, _), v in accuracies.items() if own == t1) for t1 in times}
-
-
-def best_of_each_t(*files: list[Row]) -> Iterator[float]:
-    for rows in files:
-        for (hidden,), mine in _tables.group(where(rows, solver="heun"), "hidden").items():
-            yield from (hidden, *_best_of_each_t(mine).values())
-
-
-def lost_at_500(*files: list[Row]) -> Iterator[float]:
-    """The T with the highest accuracy at each depth, and how much less there is at 500."""
-    for rows in files:
-        each = [_best_of_each_t(where(rows, solver="heun", hidden=hidden)) for hidden in DEPTHS]
-        yield from (max(found, key=lambda t1: found[t1]) for found in each)
-        yield from (max(found.values()) - found[500] for found in each)
-
-
-def ends_of_cifar(rows: list[Row]) -> Iterator[float]:
-    found = _best_of_each_t(rows)
-    for end in (max, min):
-        t1 = end(found, key=lambda t1: found[t1])
-        yield from (t1, found[t1])
-
-
-def closed_form(*files: list[Row]) -> Iterator[float]:
-    rows = [row for file in files for row in file if row["error_of_theory"] is not None]
-    yield max(abs(row["error_of_theory"]) for row in rows)
-    yield len(rows)
-    yield max(row["gradient_norm"] for row in rows)
-
-
-def _at(rows: list[Row], column: str, step: int) -> float:
-    steps, means, _ = _tables.over_seeds(rows, column)
-    return float(means[step if step < 1 else list(steps).index(step)])
-
-
-def _ratio(rows: list[Row], name: str, step: int) -> float:
-    return _at(_tables.relative_to_theory(rows, name), "ratio", step)
-
-
-def theory_table(*files: list[Row]) -> Iterator[float]:
-    for rows in files:
-        for (t1,), mine in _tables.group(rows, "t1").items():
-            yield t1
-            yield from (_ratio(mine, "energy", 0), _ratio(mine, "energy", -1))
-            yield _ratio(mine, "energy_of_flow", -1)
-            yield from (_at(mine, "accuracy", 64), _at(mine, "accuracy", -1))
-
-
-def early_ratios(mnist: list[Row], fashion: list[Row]) -> Iterator[float]:
-    for rows, step in ((mnist, 32), (fashion, 32), (fashion, 64)):
-        each = list(_tables.group(rows, "t1").values())
-        yield from (_ratio(mine, "energy", step) for mine in each)
-        yield from (_at(mine, "accuracy", step) for mine in each)
-
-
-def accuracies_at_ten(rows: list[Row]) -> Iterator[float]:
-    networks = list(_by_network(rows))[2:6:3]
-    for solver in (0, 1):
-        for pair in networks:
-            yield from _tables.best_accuracy(pair[solver])
-            yield _tables.last_accuracy(pair[solver])[0]
-
-
-GAPS = (
-    (3, 0, 0.1), (3, 937, 0.1), (3, 937, 0.01), (3, 937, 0.001), (5, 937, 0.1), (5, 937, 0.001),
-    (10, 0, 0.1), (10, 0, 0.001), (10, 937, 0.1), (10, 937, 0.001),
-)  # fmt: skip
-OF_GAPS = (
-    "Euler, dt = 0.5", "Heun", "Heun of each example", "Euler, dt = 5", "Euler, dt = 20",
-    "Euler of each example, dt = 0.3", "Equilibrium",
-)  # fmt: skip
-
-
-def times_to_an_excess(rows: list[Row]) -> Iterator[float | None]:
-    for method in OF_GAPS:
-        for hidden, step, excess in GAPS:
-            mine = where(rows, hidden=hidden, step=step, method=method)
-            time, gradients = _tables._cheapest(mine, excess)
-            yield from [None] if time == "-" else (float(time), float(gradients))
+def mutants(rows: list[Row]) -> Iterator[float]:
+    for row in rows:
+        judged, caught, since = row["judged"], row["caught"], row["caught_since"]
+        yield from (judged, caught, 100 * caught / judged, row["by_time"])
+        yield from [since] if since else []
+        yield from [100 * since / judged, row["by_time_since"]] if since and since < judged else []

@@ -1,8 +1,10 @@
 """The code on the pages of the documentation, run as it is printed."""
 
+import importlib
 import re
 from pathlib import Path
 
+import equinox as eqx
 import jax
 import numpy as np
 import pytest
@@ -12,15 +14,17 @@ from jpc.cli.config import METHOD_OPTIONS
 
 DOCS = Path(__file__).parents[1] / "docs"
 TEXT = (DOCS / "learn.md").read_text()
+OWN_NETWORK = "## With a network of your own"
 
 
 def fenced(text):
     return re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
-def run(page):
-    names = {}
-    for block in fenced((DOCS / page).read_text()):
+def run(page, begin="", end="No such heading"):
+    """What the code of a page makes, from a heading on and up to another."""
+    names, text = {}, (DOCS / page).read_text()
+    for block in fenced(text[text.index(begin) :].partition(end)[0]):
         exec(block, names)
     return names
 
@@ -36,16 +40,19 @@ def test_training(tmp_path, monkeypatch, capsys):
 
 
 def test_learn():
-    """By hand: F = (z - 0.5)^2 / 2 + (2 - 2 z)^2 / 2. The table of the page is what its code
-    makes.
+    """By hand: F = (z - 0.5)^2 / 2 + p (2 - 2 z)^2 / 2, so that z = (0.5 + 4 p) / (1 + 4 p). The
+    table of the page is what its code makes.
     """
     names = run("learn.md")
     found = [float(names[name].sum()) for name in ("before", "after", "hidden", "first", "second")]
     assert np.allclose(found, [0.5, 0.1, 0.9, -0.4, -0.18], atol=1e-6)
-    rows = re.findall(r"^\| ([\d.]+) \| [\d.]+ \| (-[\d.]+) \| (-[\d.]+) \|$", TEXT, re.MULTILINE)
+    row = r"^\| ([\d.]+|backpropagation) \| ([\d.]+) \| (-[\d.]+) \| (-[\d.]+) \|$"
+    *rows, (last, *limit) = re.findall(row, TEXT, re.MULTILINE)
     assert len(rows) == len(names["table"]) == 4
     for p, *said in rows:
-        assert np.allclose(np.asarray(said, float), names["table"][float(p)], rtol=4e-3)
+        found = [(0.5 + 4 * float(p)) / (1 + 4 * float(p)), *names["table"][float(p)]]
+        assert np.allclose(np.asarray(said, float), found, rtol=4e-3)
+    assert last == "backpropagation" and limit == ["0.5", "-2", "-0.5"]
 
 
 @pytest.mark.slow
@@ -174,6 +181,29 @@ def test_diagnose():
     assert names["by_layer"][0] > 0.99 and names["by_layer"][-1] < 0.6
     energies = names["energies"]
     assert energies[0] < 1e-13 and 0.2 < energies[-1] < 0.5 and np.all(np.diff(energies) > 0)
+    assert 1.5 < names["angles"][0] < 2.5
+
+
+@pytest.mark.slow
+def test_diagnose_in_single_precision():
+    """What the first layer learns is mostly rounding: another machine has another angle."""
+    with jax.enable_x64(False):
+        assert run("diagnose.md")["angles"][0] > 10
+
+
+@pytest.mark.slow
+def test_figure_of_the_regime(monkeypatch):
+    """What the page says of it, of the network that it is drawn from."""
+    monkeypatch.syspath_prepend(DOCS / "figures")
+    drawn = importlib.import_module("learn")
+    (x, y), model = drawn.digits(), drawn.network()
+    angles = [
+        jpc.regime((model, None), y, x, inference=jpc.Equilibrium(), output_energy_scaling=p)[
+            "angle"
+        ]
+        for p in (1e-2, 10.0, 100.0)
+    ]
+    assert angles[0] < 0.5 and angles[1] > 45 and 55 < angles[2] < 65
 
 
 @pytest.mark.slow
@@ -186,21 +216,37 @@ def test_deep():
 
 @pytest.mark.slow
 def test_train_on_your_data(tmp_path, monkeypatch):
-    """New leaves are found to be of the tree whose typical leaf is nearest. A network of one's own
-    tells lines apart, where chance is a half.
-    """
+    """New leaves are found to be of the tree whose typical leaf is nearest."""
     monkeypatch.chdir(tmp_path)
-    names = run("own.md")
+    names = run("own.md", end=OWN_NETWORK)
     assert names["accuracy"] > 90 and names["how_sure"].min() > 0.9
     leaves = np.loadtxt("new.csv", delimiter=",", skiprows=1)
     typical = np.array(list(names["typical"].values()))
     nearest = np.argmin(np.linalg.norm(leaves[:, None] - typical, axis=2), axis=1)
     assert names["trees"] == [list(names["typical"])[i] for i in nearest]
-    assert names["right"] > 0.9
     assert (
         "\n    ".join(Path("leaves.csv").read_text().splitlines()[:3])
         in (DOCS / "own.md").read_text()
     )
+
+
+@pytest.mark.slow
+def test_network_of_your_own(tmp_path, monkeypatch):
+    """It tells lines apart, where chance is a half, and the file has the same network."""
+    monkeypatch.chdir(tmp_path)
+    names = run("own.md", OWN_NETWORK)
+    assert names["right"] > 0.9
+    weights = (jax.tree.leaves(eqx.filter(names[n], eqx.is_array)) for n in ("network", "again"))
+    assert all(np.array_equal(one, other) for one, other in zip(*weights, strict=True))
+
+
+@pytest.mark.slow
+def test_reproduce(tmp_path, monkeypatch):
+    """The four files that the page names are there."""
+    monkeypatch.chdir(tmp_path)
+    page = run("reproduce.md")["page"]
+    assert page == Path("results/fig1.md")
+    assert all(page.with_suffix(suffix).is_file() for suffix in (".md", ".csv", ".png", ".pdf"))
 
 
 @pytest.mark.slow
@@ -232,3 +278,10 @@ def test_no_page_is_left_out():
     assert {name for name, text in own.items() if re.search(r"^ *```py", text, re.M)} == ran
     for text in own.values():  # Indented fences, and other spellings, are not run.
         assert len(fenced(text)) == len(re.findall(r"^ *```(?:py|\{)", text, re.MULTILINE))
+    bare = {
+        name: re.sub(r"^```.*?^```", "", text, flags=re.M | re.S) for name, text in own.items()
+    }
+    indented = {
+        name for name, text in bare.items() if re.search(r"^ {4}(import|from) ", text, re.M)
+    }
+    assert indented == {"devices.md"}  # Several machines: see train_on_devices.py.

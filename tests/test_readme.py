@@ -13,6 +13,9 @@ import optax
 import pytest
 
 import jpc
+import jpc.bench
+import jpc.data
+import jpc.experiments
 
 ROOT = Path(__file__).parents[1]
 README, START = (
@@ -225,6 +228,34 @@ def test_every_public_name_has_an_example(name, shared, tmp_path, monkeypatch):
     made = [value for key, value in names.items() if value is not shared.get(key)]
     arrays = [leaf for leaf in jax.tree.leaves(made) if eqx.is_inexact_array(leaf)]
     assert all(bool(jnp.all(jnp.isfinite(array))) for array in arrays)
+
+
+def of_modules():
+    """The functions and classes of the other public modules; those that train take long."""
+    for module in (jpc.data, jpc.bench, jpc.experiments):
+        for name in dir(module):
+            value = getattr(module, name)
+            if not (name.startswith("_") or name in ("Any", "lazily")) and callable(value):
+                marks = [pytest.mark.slow] * (name in ("bench", "reproduce"))
+                yield pytest.param(value, id=name, marks=marks)
+
+
+@pytest.mark.parametrize("value", [*of_modules()])
+def test_modules_have_examples_too(value, tmp_path, monkeypatch):
+    """They run in an empty folder, and what their comments say is what they compute."""
+    monkeypatch.chdir(tmp_path)
+    (code,) = EXAMPLE.findall(inspect.getdoc(value) or "")
+    names = run(code)
+    if value is jpc.data.load:
+        assert [part.shape for part in names["digits"].train] == [(1293, 64), (1293,)]
+    if value is jpc.data.is_own:
+        assert names["own"] and not names["published"]
+    if value is jpc.data.published_schema:
+        assert names["shape"] == (1, 28, 28) and round(float(names["mean"][0]), 4) == 0.1307
+    if value is jpc.data.DataError:
+        assert "line 3" in names["said"]
+    if value in (jpc.bench.bench, jpc.experiments.reproduce):
+        assert names["page"].is_file()
 
 
 def test_paper_step_lowers_the_loss(supervised):

@@ -6,8 +6,14 @@ document$.subscribe(({ body }) => {
     link.append(picture);
     const measure = () => {
       const { naturalWidth: width, naturalHeight: height } = picture;
-      picture.classList.toggle("wide", width > 2 * height && width > 560);
+      picture.classList.toggle("wide", (width > 2 * height && width > 560) || width > 1500);
     };
     picture.complete ? measure() : picture.addEventListener("load", measure);
+  }
+  // A number in a table stays on one line.
+  for (const cell of body.querySelectorAll("article :is(th, td)")) {
+    const text = cell.textContent.trim();
+    const number = /^[-+\d.,%°±()e\s]+$/.test(text);
+    cell.classList.toggle("short", text.length <= (number ? 16 : 8));
   }
 });

@@ -1,0 +1,281 @@
+"""As `numbers_of_pages.py`, for the pages that say what something costs, and for rounding."""
+
+import statistics
+from collections.abc import Iterator
+
+from numbers_of_pages import Row, digits, where
+from numbers_of_variants import costs_of_losses
+
+# A step.
+
+SHAPES = ((3, 300, 64), (5, 300, 64), (10, 300, 64), (5, 300, 1024), (5, 1024, 64))
+OF_A_STEP = (
+    "2 chords, S every 25 batches", "2 chords, S every 10 batches",
+    "3 chords, S every 25 batches", "3 chords, S every 10 batches", "2 chords", "3 chords",
+)  # fmt: skip
+
+
+def _of_shapes(rows: list[Row], device: str, method: str, column: str) -> Iterator[float | None]:
+    mine = [row for row in where(rows, method=method) if device in row["device"]]
+    for hidden, width, batch in SHAPES:
+        found = where(mine, hidden=hidden, width=width, batch=batch)
+        yield found[0][column] if found else None
+
+
+def times_of_a_step(rows: list[Row]) -> Iterator[float | None]:
+    yield from _of_shapes(rows, "H200", "backpropagation", "ms")
+    for method in OF_A_STEP:
+        yield from _of_shapes(rows, "H200", f"Equilibrium, {method}", "ratio")
+
+
+def step_of_ten_layers(rows: list[Row]) -> Iterator[float]:
+    ms, ratio = (
+        where(rows, hidden=10, method=method)[0]
+        for method in ("backpropagation", "Equilibrium, 2 chords")
+    )
+    yield from (ms["ms"] * ratio["ratio"], ratio["ratio"], ms["ms"], _operations(10, of=2))
+
+
+def _operations(chords: int, *, of: int, batch: int = 64) -> float:
+    """Those of a step, relative to fewer chords: as `benchmarks/scaling.py` counts them."""
+    count = lambda chords: (4 + 4 * chords) * batch + 2 * 4 * 10
+    return count(chords) / count(of)
+
+
+def times_of_a_step_on_a_cpu(rows: list[Row]) -> Iterator[float | None]:
+    two, three = (
+        list(_of_shapes(rows, "CPU", f"Equilibrium, {m}", "ratio")) for m in OF_A_STEP[4:]
+    )
+    yield from (*two[:3], *three[:3], two[3], three[3], two[4], three[4])
+
+
+def least_and_most_of_a_step(rows: list[Row], solvers: list[Row]) -> tuple[float, float]:
+    mine = [r for r in rows if "H200" in r["device"] and r["method"] != "backpropagation"]
+    ratios = [row["ratio"] for row in mine + where(solvers, solver="after")]
+    return min(ratios), max(ratios)
+
+
+def times_and_errors_of_chords(rows: list[Row], errors: list[Row]) -> Iterator[float | None]:
+    times = lambda method: _of_shapes(rows, "H200", f"Equilibrium, {method}", "ratio")
+    for name in ("2 chords", "2 chords, S every 10 batches", "3 chords"):
+        yield from list(times(name))[1:3]
+        new = where(errors, network="at initialisation", method="Equilibrium", setting=name)
+        yield from (where(new, hidden=hidden)[0]["error"] for hidden in (5, 10) if new)
+
+
+def both_solvers(rows: list[Row]) -> Iterator[float]:
+    for method in ("Equilibrium, 2 chords", "Equilibrium, 2 chords, S every 25 batches"):
+        for hidden in (3, 10):
+            for solver in ("before", "after"):
+                mine = where(rows, method=method, hidden=hidden, solver=solver)
+                yield from (row["ratio"] for row in mine)
+
+
+def change_of_solvers(rows: list[Row]) -> list[float]:
+    """In percent, the larger of two, where S is kept."""
+    kept = where(rows, method="Equilibrium, 2 chords, S every 25 batches")
+    mean = lambda **wanted: statistics.mean(row["ratio"] for row in where(kept, **wanted))
+    by = [mean(hidden=h, solver="after") / mean(hidden=h, solver="before") for h in (3, 10)]
+    return [100 * (max(by) - 1)]
+
+
+# An epoch.
+
+
+def times_in_fit(rows: list[Row]) -> Iterator[float]:
+    for method in ("backpropagation", "Equilibrium()", "chords=3, max_steps=0"):
+        for row in where(rows, method=method, steps=900):
+            yield row["ms"]
+            yield from [row["ratio"]] if method != "backpropagation" else []
+
+
+def least_and_most_in_fit(rows: list[Row]) -> list[float]:
+    return sorted(row["ratio"] for row in where(rows, method="Equilibrium()", steps=900))
+
+
+def in_shorter_turns(rows: list[Row]) -> list[float]:
+    return [row["ratio"] for row in where(rows, steps=300)]
+
+
+CHORDS = "Equilibrium, 2 chords, S every 10 batches"
+FLOW = "Heun, the paper's settings"
+LOOPS = (f"{FLOW}, Python loop", "Heun, T = 20, Python loop")
+PCX = "pcx 0.6.3, T = 20, Python loop"
+
+
+def _seconds(rows: list[Row], method: str) -> list[float]:
+    return [row["seconds"] for row in where(rows, method=method)]
+
+
+def _ratios(rows: list[Row], method: str) -> list[float]:
+    return [row["ratio"] for row in where(rows, method=method)]
+
+
+def epochs(rows: list[Row]) -> Iterator[float]:
+    for method in (CHORDS, FLOW, *LOOPS, PCX):
+        for row in where(rows, method=method):
+            yield from (row["seconds"], row["ratio"])
+
+
+def epochs_of_backpropagation(rows: list[Row]) -> list[float]:
+    return _seconds(rows, "backpropagation")
+
+
+def loops_against_scans(rows: list[Row]) -> tuple[float, float]:
+    scans = _seconds(rows, CHORDS)
+    loops = [_seconds(rows, method) for method in LOOPS]
+    found = [one / scan for loop in loops for one, scan in zip(loop, scans, strict=True)]
+    return min(found), max(found)
+
+
+def epochs_of_heun(rows: list[Row]) -> Iterator[float]:
+    for method in (FLOW, LOOPS[0]):
+        yield from (min(_ratios(rows, method)), max(_ratios(rows, method)))
+
+
+def epochs_of_pcx(rows: list[Row]) -> Iterator[float]:
+    yield from (*_ratios(rows, PCX), *_ratios(rows, CHORDS))
+    yield from (min(_ratios(rows, LOOPS[0])), max(_ratios(rows, LOOPS[0])))
+
+
+def times_of_a_flow(rows: list[Row]) -> Iterator[float]:
+    methods = ("GradientFlow", "GradientFlow, nodes not one array", "by hand, always to T")
+    yield from (row["ratio"] for method in methods for row in where(rows, method=method))
+
+
+# Many devices, and another library.
+
+
+def scaling(rows: list[Row]) -> Iterator[float]:
+    names = ("devices", "compute_ms", "sent_mb", "send_ms", "efficiency", "batch")
+    for row in rows:
+        yield from (row[name] for name in names)
+
+
+def calls_beside_the_original(rows: list[Row]) -> Iterator[float]:
+    for row in rows:
+        yield from (row["original"], row["ours"], row["ratio"])
+
+
+def differences_of_calls(rows: list[Row]) -> list[float]:
+    """Of those whose answers have the same shapes."""
+    return [row["difference"] for row in rows if isinstance(row["difference"], float)]
+
+
+def agreement(rows: list[Row]) -> Iterator[float]:
+    for row in rows:
+        yield from [row["tolerance"]] if row["where"] == rows[0]["where"] else []
+        yield row["difference"]
+
+
+# Rounding.
+
+
+def _norms(rows: list[Row], t1: float, flow: str, kind: str) -> list[float]:
+    return [row["norm"] for row in where(rows, t1=t1, flow=flow, kind=kind)]
+
+
+def first_norm(rows: list[Row]) -> list[float]:
+    return _norms(rows, 100, "Heun", "gradient")[:1]
+
+
+def norms_of_layers(rows: list[Row]) -> Iterator[float]:
+    some = lambda *which: [_norms(rows, *which)[layer - 1] for layer in (1, 2, 3, 4, 5, 11)]
+    yield from (*some(100, "Heun", "gradient"), *some(100, "Heun", "error"))
+    yield from some(100, "Heun, jax.vmap", "error")
+    for dt in (2, 0.05):
+        flow = f"Euler, dt = {dt}"
+        yield from (dt, *some(200, flow, "gradient"), *some(200, flow, "error"))
+
+
+def lost_by_small_steps(rows: list[Row]) -> Iterator[float]:
+    """Of the first layer's gradient, and in percent of the second's."""
+    right, wrong = (_norms(rows, 200, "Euler, dt = 0.05", kind) for kind in ("gradient", "error"))
+    yield from (wrong[0], right[0], 100 * wrong[1] / right[1])
+
+
+def rounding_on_an_accelerator(rows: list[Row]) -> list[float]:
+    return [row["norm"] for row in rows]
+
+
+# Compiling.
+
+OF_COMPILING = (
+    "backpropagation", "Equilibrium, 3 chords", "Equilibrium, default", "Heun, default",
+)  # fmt: skip
+
+
+def first_calls(rows: list[Row]) -> Iterator[float]:
+    for method in OF_COMPILING:
+        yield from (row["processor"] for row in where(rows, method=method))
+
+
+def first_calls_of_a_hundred(rows: list[Row]) -> list[float]:
+    return [where(rows, method=name, layers=100)[0]["processor"] for name in OF_COMPILING[1::2]]
+
+
+def growth_of_first_calls(rows: list[Row]) -> Iterator[float]:
+    for method in ("Equilibrium, 3 chords", "Heun, default"):
+        few, many = (row["processor"] for row in where(rows, method=method))
+        yield many / few
+
+
+# Rectifiers.
+
+
+def rectifiers(rows: list[Row]) -> Iterator[float]:
+    for row in rows:
+        yield from (row["ratio"], row["error"], 100 * row["certified"])
+
+
+def rectifiers_by_themselves(rows: list[Row]) -> list[float]:
+    ratios = [row["ratio"] for row in where(rows, method="by itself")]
+    return [min(ratios), max(ratios)]
+
+
+# Large outputs.
+
+
+def large_outputs(rows: list[Row]) -> Iterator[float]:
+    for act in ("tanh", "gelu"):
+        for network in ("at initialisation", "trained"):
+            for precision in (0.1, 1):
+                mine = where(rows, act=act, network=network, precision=precision)
+                found = {row["method"]: row for row in mine}
+                yield precision
+                for method in ("3 iterations", "5 iterations", "default"):
+                    row = found[f"{method}, prepared"]
+                    yield from (row["ratio"], row["error"], 100 * row["certified"])
+                yield found["default"]["ratio"]
+
+
+def _certified(rows: list[Row], precision: float, methods: tuple[str, ...]) -> list[float]:
+    """The times of steps with a default that ends when all examples have converged."""
+    mine = where(rows, precision=precision)
+    return [row["ratio"] for method in methods for row in where(mine, method=method)]
+
+
+def large_outputs_at_one(rows: list[Row]) -> Iterator[float]:
+    """Times of the default in tens, and time and errors of five iterations."""
+    times = _certified(rows, 1, ("default, prepared", "default"))
+    yield from (digits(min(times), 1), digits(max(times), 1))
+    five = where(rows, precision=1, method="5 iterations, prepared")
+    yield statistics.median(row["ratio"] for row in five)
+    errors = [100 * row["error"] for row in five]
+    yield from (min(errors), max(errors))
+
+
+def certified_at_a_tenth(rows: list[Row]) -> list[float]:
+    return [statistics.median(_certified(rows, 0.1, ("5 iterations, prepared",)))]
+
+
+def large_outputs_on_an_h200(rows: list[Row]) -> list[float]:
+    return [row["ratio"] for row in rows if "H200" in row["device"]]
+
+
+def what_costs_more(rows: list[Row], variants: list[Row]) -> Iterator[float]:
+    """Of large outputs, with the ends in tens, and of losses."""
+    yield from certified_at_a_tenth(rows)
+    times = _certified(rows, 1, ("default, prepared", "default"))
+    yield from (digits(min(times), 1), digits(max(times), 1))
+    yield from costs_of_losses(variants)
