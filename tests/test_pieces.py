@@ -548,6 +548,22 @@ def test_a_step_to_a_higher_energy_is_taken_back():
     assert_close(iterate(-0.9, 2)[0], 1.0)  # Not quite twice.
 
 
+def test_what_was_found_stays_as_close_if_the_iteration_that_is_taken_back_says_so():
+    """Where a network is very sensitive, errors that are right to a tolerance may have a higher
+    energy than others that are. The larger one of two estimates counts.
+    """
+    some = unit_chords(0.1, rtol=1e-9)
+    found = go_on(some, begin(some, {1: jnp.zeros(1)}))
+    below = found._replace(best=found.best._replace(energy=jnp.asarray(-1.0)))
+    kept = go_on(some, below)
+    assert_close(kept.best.found.v, found.best.found.v)
+    assert_close(kept.now.gap, found.now.gap)  # From there the step is none.
+    assert_close(found.now.gap, 0.1 * 0.9 * 0.25)
+    apart = lambda way, by: way._replace(now=way.now._replace(at=way.now.at.plus(way.now.at, by)))
+    assert_close(go_on(some, apart(below, 0.2)).now.gap, 0.2 * 0.9 * 0.25, rtol=0.1)
+    assert go_on(some, apart(below, 10.0)).now.gap == 1.0
+
+
 def test_what_has_not_come_together_learns_from_its_first_step_in_training():
     (strict, *_), (training, gap, _) = iterate(0.5, 2), iterate(0.5, 2, strict=False)
     assert gap > 0.05

@@ -145,7 +145,7 @@ def go_on(chords: Chords, way: Way) -> Way:
         known=way.known + 1,
     )
     lower = energy <= way.best.energy + blur
-    new = pick(lower, goes, way._replace(now=_back(way)))._replace(taken=way.taken + 1)
+    new = pick(lower, goes, way._replace(now=_back(way, gap)))._replace(taken=way.taken + 1)
     spare = _SPARES[0] if chords.strict else _SPARES[1]
     return pick(way.over(spare * chords.rtol), way, new)
 
@@ -184,11 +184,14 @@ def _ratio(precision: Array, now: _Step, last: _Step, sizes: Array) -> Array:
     return relative(made) / at_least(relative(change))
 
 
-def _back(way: Way) -> _Try:
-    """A shorter step than the one that led up."""
-    base, one = way.last[0].at, jnp.ones_like(way.now.gap)
+def _back(way: Way, gap: Array) -> _Try:
+    """A shorter step than the one that led up. What had been found is as close as it was said to
+    be if the iteration from there, of which `gap` is the estimate, says so too.
+    """
+    base, one = way.last[0].at, jnp.ones_like(gap)
     at = base.plus(way.now.at.minus(base), _SHORTER)
-    return _Try(at, way.now.sizes, one, one)
+    worse = jnp.maximum(way.now.gap, gap)
+    return _Try(at, way.now.sizes, one, jnp.where(worse < 1, worse, one))
 
 
 def _energy(
