@@ -6,6 +6,7 @@ import dataclasses
 import functools as ft
 import itertools
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -148,7 +149,10 @@ def test_an_interruption_that_jax_swallows(tmp_path, monkeypatch):
 def test_an_interruption_in_the_middle_of_a_computation(tmp_path):
     """The process ends, and says how to go on, however busy XLA is."""
     command = [sys.executable, "-m", "jpc", "reproduce", "fig2", "--smoke", "--out", tmp_path]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    env = dict(os.environ, JAX_ENABLE_COMPILATION_CACHE="0")  # Or it may be done by then.
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
+    )
     assert process.stdout is not None
     assert "networks to train, about" in process.stdout.readline()
     time.sleep(0.5)

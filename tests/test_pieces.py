@@ -499,7 +499,7 @@ def iterate(ratio, count, **options):
         way = go_on(some, way)
     found = finish(some, way)
     assert_close(found.delta[1], W2 * found.lam[2])
-    assert_close(found.v[1], found.delta[1] / P1)
+    assert_close(found.v[1], way.best.v if way.best.higher else found.delta[1] / P1)
     assert not found.kinks
     return float(found.lam[2][0]) / EXACT, float(found.gap), int(found.steps)
 
@@ -562,6 +562,24 @@ def test_what_was_found_stays_as_close_if_the_iteration_that_is_taken_back_says_
     apart = lambda way, by: way._replace(now=way.now._replace(at=way.now.at.plus(way.now.at, by)))
     assert_close(go_on(some, apart(below, 0.2)).now.gap, 0.2 * 0.9 * 0.25, rtol=0.1)
     assert go_on(some, apart(below, 10.0)).now.gap == 1.0
+
+
+def test_activities_do_not_end_where_the_energy_is_known_to_be_higher():
+    """Errors that were found there are learned from. The states are those that they were found
+    from, whose energy was the lowest.
+    """
+    some = unit_chords(0.1, rtol=1e-9)
+    found = go_on(some, begin(some, {1: jnp.zeros(1)}))
+    assert not found.best.higher
+    assert_close(finish(some, found).v[1], found.best.found.v)
+    back = go_on(some, found._replace(best=found.best._replace(energy=jnp.asarray(-1.0))))
+    assert back.best.higher
+    ended = finish(some, back)
+    assert_close(ended.v[1], back.best.v)
+    assert_close(ended.delta[1] / P1, found.best.found.v)
+    assert abs(float(back.best.v[0] - found.best.found.v[0])) > 0.01
+    again = go_on(some, back._replace(best=back.best._replace(energy=jnp.asarray(1e9))))
+    assert not again.best.higher
 
 
 def test_what_has_not_come_together_learns_from_its_first_step_in_training():
@@ -1151,10 +1169,13 @@ def test_a_step_that_led_up_begins_where_the_one_before_it_did():
     pair = lambda v, lam: _Pair(numbers(v), numbers(lam))
     at = [_Step(pair(v, lam), pair(0.0, 0.0)) for v, lam in ((1.0, 2.0), (7.0, 9.0))]
     way = way._replace(now=way.now._replace(at=pair(5.0, -2.0)), last=tuple(at))
-    back = _back(way)
+    back = _back(way, jnp.asarray(1.0))
     assert_close(back.at.v, [2.0])
     assert_close(back.at.lam, [1.0])
     assert back.gap == 1 and back.ratio == 1
+    closer = way._replace(now=way.now._replace(gap=jnp.asarray(0.2)))
+    for gap, left in ((0.1, 0.2), (0.3, 0.3), (jnp.inf, 1), (jnp.nan, 1)):
+        assert_close(_back(closer, jnp.asarray(gap)).gap, left)
     assert_close(back.sizes, way.now.sizes)
 
 

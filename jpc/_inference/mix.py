@@ -76,11 +76,15 @@ class _Try(NamedTuple):
 
 
 class _Point(NamedTuple):
-    """What was found from a point with states `z` and some energy."""
+    """What was found from a point with errors `v`, states `z` and some energy; whether that of
+    what was found is known to be `higher`.
+    """
 
     found: _Pair
+    v: Array
     z: dict
     energy: Array
+    higher: Array
 
 
 class Way(NamedTuple):
@@ -118,7 +122,8 @@ def begin(chords: Chords, v: dict) -> Way:
     made = _make(precision, pull, unravel, lam)
     step, (none, never) = made.minus(at), jnp.asarray([0.0, jnp.inf], yhat.dtype)
     energy, _ = _energy(chords, precision, at.v, unravel, yhat)
-    point, sizes = _Point(made, {name: z[name] for name in v}, energy), made.sizes(precision)
+    states = {name: z[name] for name in v}
+    point, sizes = _Point(made, at.v, states, energy, jnp.asarray(False)), made.sizes(precision)
     now = _Try(made, sizes, none, never)
     here, nothing = _Step(at, step), jax.tree.map(jnp.zeros_like, _Step(at, step))
     rounding = chords.rounding(unravel, yhat)
@@ -138,14 +143,16 @@ def go_on(chords: Chords, way: Way) -> Way:
     gap = _part(changes, sizes, chords.strict) * _left(chords, ratio, way.now.ratio)
     v = ravel(chords.unfolded.held(states(at.v), predicted))
     energy, blur = _energy(chords, precision, v, unravel, yhat)
+    z = {name: z[name] for name in way.best.z}
     goes = way._replace(
         now=_Try(mixed, sizes, ratio, gap),
-        best=_Point(mixed, {name: z[name] for name in way.best.z}, energy),
+        best=_Point(mixed, at.v, z, energy, jnp.asarray(False)),
         last=(here, way.last[0]),
         known=way.known + 1,
     )
     lower = energy <= way.best.energy + blur
-    new = pick(lower, goes, way._replace(now=_back(way, gap)))._replace(taken=way.taken + 1)
+    stays = way._replace(now=_back(way, gap), best=way.best._replace(higher=jnp.asarray(True)))
+    new = pick(lower, goes, stays)._replace(taken=way.taken + 1)
     spare = _SPARES[0] if chords.strict else _SPARES[1]
     return pick(way.over(spare * chords.rtol), way, new)
 
@@ -209,6 +216,9 @@ def finish(chords: Chords, way: Way) -> Found:
     """What was found. If it is to be safe, an example whose iterations have not come together
     teaches what the first of them says: what it would learn if the network were linear around its
     feedforward pass. That is never large, however far off the others are.
+
+    Where a network is very sensitive, errors that are right to a tolerance may make states of a
+    much higher energy than those that they were found from. Then these are the better ones.
     """
     best, gap, (precision, states) = way.best, way.now.gap, _vectors(chords, way.best.z)
     if chords.safe:
@@ -218,11 +228,12 @@ def finish(chords: Chords, way: Way) -> Found:
         best = pick(gap <= lost, best, way.first)
         gap = jnp.where(gap <= lost, gap, gap + away)
     (v, lam), z, holds = best.found, best.z, bool(chords.unfolded.bends)
+    ended = jnp.where(best.higher, best.v, v)
     if holds and chords.strict:
         settled, z = chords.settle(states(v), lam)
-        v = ravel(settled)
+        ended = v = ravel(settled)
     rest = chords.unravel(z)(lam), gap, way.taken, jnp.asarray(holds)
-    return Found(states(v), chords.given | z, states(precision * v), *rest)
+    return Found(states(ended), chords.given | z, states(precision * v), *rest)
 
 
 def until_all(
