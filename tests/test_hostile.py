@@ -12,7 +12,6 @@ import shutil
 import struct
 import tarfile
 import threading
-import time
 import xml.etree.ElementTree as ET
 import zipfile
 import zlib
@@ -34,6 +33,7 @@ with install_import_hook("jpc.cli", "beartype.beartype"):
     from jpc.cli.text import escape, plain
 
 ROOT = Path(jpc.__file__).parent
+pytestmark = pytest.mark.timeout(120)  # What takes long here takes very long.
 
 
 @pytest.fixture(autouse=True)
@@ -43,10 +43,8 @@ def strict_jax_afterwards():
 
 
 def refuse(path, message):
-    began = time.monotonic()
     with pytest.raises(DataError, match=message):
         read_own(path)
-    assert time.monotonic() - began < 5
 
 
 # --- nothing is run ---
@@ -128,9 +126,7 @@ def test_a_million_columns(tmp_path):
 def test_many_columns_that_are_not_too_many(tmp_path):
     row = ",".join(["1"] * 50_000) + "\n"
     (tmp_path / "x.csv").write_text(row * 3)
-    began = time.monotonic()
     assert read_own(tmp_path / "x.csv").parts["train"].inputs.shape == (3, 49_999)
-    assert time.monotonic() - began < 5
 
 
 def test_a_row_that_goes_on_over_many_lines(tmp_path, monkeypatch):

@@ -286,20 +286,16 @@ answer_interrupts()
 signal.signal(signal.SIGINT, lambda *_: None)
 print("ready", flush=True)
 while True:
-    ctypes.CDLL(None).usleep(5_000_000)
+    ctypes.CDLL(None).usleep(600_000_000)
 """
         pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         process = subprocess.Popen([sys.executable, "-c", program], **pipes)
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGINT)
-        began = time.monotonic()
         assert process.stderr.readline() == "\n"
         assert "Ctrl-C again stops at once" in process.stderr.readline()
-        assert time.monotonic() - began < 0.5
         process.send_signal(signal.SIGINT)
-        began = time.monotonic()
-        assert process.wait() == 130
-        assert time.monotonic() - began < 1
+        assert process.wait(60) == 130
         process.communicate()
 
     @pytest.mark.parametrize(
@@ -362,12 +358,12 @@ class TestTimes:
 
     def test_compiling_is_not_training(self):
         def slow(w, **named):
-            time.sleep(0.2)  # Only while it is traced.
+            time.sleep(1)  # Only while it is traced.
             return step(w, **named)
 
         first, second = fit(slow).history
-        assert first["compile_seconds"] > 0.2 > first["seconds"]
-        assert second["compile_seconds"] < 0.1
+        assert first["compile_seconds"] > 1 > first["seconds"]
+        assert second["compile_seconds"] < 0.5
 
     def test_what_is_compiled_is_said_if_it_takes_long(self, capsys, monkeypatch):
         monkeypatch.setattr(progress_module, "_SHORT", 0.05)
