@@ -12,6 +12,7 @@ from collections.abc import Callable
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.random as jr
 import numpy as np
 import optax
 import pytest
@@ -477,6 +478,24 @@ def test_examples_share_no_more_than_a_matrix():
     for which in ([3, 1, 4, 0, 2], [2, 2, 0, 2, 2]):
         again = solve(pick(problem, which), tight).nodes
         assert_close(again, jax.tree.map(lambda z: z[np.array(which)], nodes), atol=1e-8)  # noqa: B023
+
+
+@pytest.mark.parametrize("seed", [7, 13, 22])
+def test_the_first_of_a_batch_do_not_lead_others_to_another_equilibrium(seed):
+    """Such a network has several. The matrix is of the first four examples, and here each order
+    of the batch has other ones.
+    """
+    keys = jr.split(jr.key(seed), 3)
+    model = jpc.make_mlp(keys[0], 6, 10, 4, 3, "gelu", use_bias=True)
+    steep = lambda w: 3 * w if eqx.is_array(w) and w.ndim == 2 else w
+    x, y = jr.normal(keys[1], (16, 6)), 2 * jr.normal(keys[2], (16, 3))
+    energy, model = jpc.PCEnergy(), jax.tree.map(steep, model)
+    posed = jpc.pose(energy, model, {0: x, 4: y})
+    turn = lambda tree: jax.tree.map(lambda z: z[::-1], tree)
+    method = jpc.Equilibrium()
+    found = infer(method, energy, model, *posed).nodes
+    turned = infer(method, energy, model, *turn(posed)).nodes
+    assert_close(turn(turned), found, rtol=0, atol=0.2)
 
 
 # --- learning ---

@@ -1254,6 +1254,20 @@ def test_when_a_batch_of_examples_ends(parts, rtol, most, least, taken):
 
 
 @pytest.mark.parametrize(
+    ("parts", "rtol", "leaves", "taken"),
+    [
+        ((0.5, 0.6), 1e-5, True, (16, 8)),  # Off by 0.0078 and 0.028 after eight: one goes on.
+        ((0.5, 0.6), 1e-5, False, (16, 16)),
+        ((0.3, 0.6), 1e-5, True, (11, 8)),  # Nobody waits for it,
+        ((0.3, 0.6), 0.2, True, (5, 5)),  # and it takes no more than it needs.
+    ],
+)
+def test_examples_that_are_far_off_leave_the_batch(parts, rtol, leaves, taken):
+    end = until_all(ways((1.0, 1.0)), falling(*parts), rtol, 16, leaves=leaves)
+    assert_close(end.taken, taken)
+
+
+@pytest.mark.parametrize(
     ("gaps", "sizes", "parts", "rtol", "most", "taken"),
     [
         ((1.0, 1.0), (1, 1), (0.5, 0.5), 0.2, 9, 4),

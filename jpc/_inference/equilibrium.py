@@ -269,7 +269,10 @@ class Equilibrium(AbstractInference):
     def _go_on(self, ways: Way, step: Callable[[Way], Way], depth: int) -> Way:
         most = _CHORDS if self.chords is None else self.chords
         if self._steps > 0:
-            return until_all(ways, step, self.rtol, most, least=min(_EXACT, most))
+            # Whole matrices of others lead some examples astray; by themselves these are quick.
+            whole = self.shared is not None and ways.now.at.lam.shape[-1] <= self.dense
+            leaves = whole and self.chords is None
+            return until_all(ways, step, self.rtol, most, least=min(_EXACT, most), leaves=leaves)
         units = sum(z.size for z in jax.tree.leaves(ways.now.at.v))
         if self.chords is None and (not accelerated() or units > _LARGE):
             return until_together(ways, step, self.rtol, most)

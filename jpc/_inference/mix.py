@@ -33,6 +33,7 @@ _SHORTER = 0.25  # Of a step that led to a higher energy.
 # units are held the estimate counts at least half of a step, not a tenth of it.)
 _LOST = dict(none=0.1, held=0.5, rectifiers=0.0, others=0.0)
 _PATIENCE, _FALLS = 8, 0.8  # Iterations of a batch; the part that two more leave, at most.
+_FAR = 0.01  # Off by more than this after that, an example may end up where others lead it.
 _FLAT = 1e-3  # Energies that differ by a smaller part count as the same.
 # Parts of the tolerance, strictly and in training, to which an example goes on while it waits.
 _SPARES = 1e-3, 0.1
@@ -237,17 +238,32 @@ def finish(chords: Chords, way: Way) -> Found:
 
 
 def until_all(
-    ways: Way, step: Callable[[Way], Way], rtol: Number, most: int, *, least: int = 1
+    ways: Way,
+    step: Callable[[Way], Way],
+    rtol: Number,
+    most: int,
+    *,
+    least: int = 1,
+    leaves: bool = False,
 ) -> Way:
-    """Iterations of a batch until no example has anything left to do."""
+    """Iterations of a batch until no example has anything left to do. If `leaves`, examples that
+    are still far off after the first few take no more of them: where these end would depend on
+    the examples that the matrix is from.
+    """
+
+    def go_on(ways: Way) -> Way:
+        return pick(left(ways), ways, step(ways)) if leaves else step(ways)
+
+    def left(ways: Way) -> Bool[Array, " examples"]:
+        return (ways.taken >= _PATIENCE) & (ways.now.gap > _FAR) & leaves
 
     def unfinished(ways: Way) -> Bool[Array, ""]:
-        over = jax.vmap(lambda way: way.over(rtol))(ways)
+        over = jax.vmap(lambda way: way.over(rtol))(ways) | left(ways)
         taken = jnp.max(ways.taken)
         waits = jnp.all(jax.vmap(lambda way: way.over(_SPARES[0] * rtol))(ways))
         return (taken < most) & ~jnp.all(over) | ((taken < least) & ~waits)
 
-    return jax.lax.while_loop(unfinished, step, ways)
+    return jax.lax.while_loop(unfinished, go_on, ways)
 
 
 def until_together(ways: Way, step: Callable[[Way], Way], rtol: Number, most: int) -> Way:
