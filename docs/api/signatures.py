@@ -12,11 +12,10 @@ import griffe
 def value_of(field: griffe.Attribute) -> Any:
     """What a field is by default, also if `field(...)` says so. A private name says nothing."""
     value = field.value
-    if not isinstance(value, griffe.ExprCall):
-        return "..." if str(value).startswith("_") else value
-    given = {word.name: word.value for word in value.arguments if hasattr(word, "name")}
-    known = str(value.function).split(".")[-1] == "field"
-    return given.get("default", given.get("default_factory")) if known else value
+    if isinstance(value, griffe.ExprCall) and str(value.function).split(".")[-1] == "field":
+        given = {word.name: word.value for word in value.arguments if hasattr(word, "name")}
+        value = given.get("default", given.get("default_factory"))
+    return "..." if str(value).startswith("_") else value
 
 
 def is_field(name: str, member: griffe.Object | griffe.Alias) -> bool:
