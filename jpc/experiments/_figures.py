@@ -64,8 +64,10 @@ Kind: TypeAlias = Literal["times", "accuracies", "grid", "theory", "gap"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Figure:
-    """**Attributes:** its `title`, the `datasets` it is about, the `kind` of picture, and
-    `make(size, dataset)`, the cells that it needs.
+    """A figure of the paper.
+
+    **Attributes:** its `title`, the `datasets` that it is about, the `kind` of picture, and
+    `make(size, dataset)`, a list of the networks that it needs.
 
     **Example:**
 
