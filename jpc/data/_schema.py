@@ -122,7 +122,9 @@ class Schema:
         return np.reshape(array.astype(np.float32), (-1, *self.shape))
 
     def encode(self, targets: np.ndarray, where: str) -> np.ndarray:
-        """Targets of a file as numbers of classes, or as normalised numbers."""
+        """Targets of a file as numbers of classes, or as normalised numbers. Errors say that
+        `where` has them.
+        """
         if self.classes:
             numbers = {name: i for i, name in enumerate(self.classes)}
             names = as_names(targets)
