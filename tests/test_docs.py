@@ -274,10 +274,14 @@ def test_train_on_your_data_with_the_command(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_network_of_your_own(tmp_path, monkeypatch):
-    """It tells lines apart, where chance is a half, and the file has the same network."""
+    """It tells lines apart, where chance is a half, and the file has the same network. A module
+    and the list of its parts predict the same.
+    """
     monkeypatch.chdir(tmp_path)
     names = run("own.md", OWN_NETWORK)
     assert names["right"] > 0.9
+    ones = jax.numpy.ones(4)
+    assert np.allclose(jpc.feedforward(names["parts"], ones)[-1], names["mlp"](ones))
     weights = (jax.tree.leaves(eqx.filter(names[n], eqx.is_array)) for n in ("network", "again"))
     assert all(np.array_equal(one, other) for one, other in zip(*weights, strict=True))
 
