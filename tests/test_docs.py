@@ -1,6 +1,7 @@
 """The code on the pages of the documentation, run as it is printed."""
 
 import importlib
+import json
 import re
 import subprocess
 import sys
@@ -215,6 +216,18 @@ def test_diagnose_in_single_precision():
     assert 0.5 < energies[0] / first < 2
     angle = told("diagnose.md", "angle of ", " degrees in single")
     assert abs(names["angles"][0] - angle) < 6
+
+
+@pytest.mark.slow
+def test_picture_that_can_be_played_with(monkeypatch):
+    """Its numbers are those that the code behind it makes, in single precision as there."""
+    monkeypatch.syspath_prepend(DOCS / "figures")
+    with jax.enable_x64(False):
+        times, energies = importlib.import_module("learn").spreading()
+    told = (DOCS / "figures/spreading.js").read_text().partition(" = ")[2]
+    shown = json.loads(told.rstrip().rstrip(";"))
+    assert shown["times"] == times.tolist() and energies.shape == (4, len(times))
+    np.testing.assert_allclose(shown["energies"], energies, rtol=5e-3, atol=1e-5)
 
 
 @pytest.mark.slow
