@@ -49,6 +49,9 @@ def test_learn():
     names = run("learn.md")
     found = [float(names[name].sum()) for name in ("before", "after", "hidden", "first", "second")]
     assert np.allclose(found, [0.5, 0.1, 0.9, -0.4, -0.18], atol=1e-6)
+    comments = re.findall(r"^(?:before|after|hidden|first, second) = .*  # (.*)$", TEXT, re.M)
+    said = re.findall(r"-?[\d.]+", " ".join(comments))
+    assert np.allclose(found, np.asarray(said, float), atol=1e-6)
     row = r"^\| ([\d.]+|backpropagation) \| ([\d.]+) \| (-[\d.]+) \| (-[\d.]+) \|$"
     *rows, (last, *limit) = re.findall(row, TEXT, re.MULTILINE)
     assert len(rows) == len(names["table"]) == 4
