@@ -141,7 +141,7 @@ def load(
       below 1. They are chosen at random, always the same ones, in proportion to the classes.
     - `root`: a folder to look in first.
     - `download`: whether to download what is not found.
-    - `progress`: whether to show a progress bar for that, on a terminal.
+    - `progress`: whether to show a progress bar for a download, on a terminal.
 
     **Returns:**
 
