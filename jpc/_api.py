@@ -156,4 +156,6 @@ from ._types import (
 )
 
 update_pc_activities = update_activities
+"""[`jpc.update_activities`][] by another name, that of the original implementation."""
 update_pc_params = update_params
+"""[`jpc.update_params`][] by another name, that of the original implementation."""

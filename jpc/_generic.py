@@ -44,16 +44,8 @@ def make_step(
     $$z^* = \mathrm{infer}_z \, F(\theta, z), \qquad
       \theta \leftarrow \theta - \mathrm{optim}(\nabla_\theta F(\theta, z^*)).$$
 
-    It is what [`jpc.fit`][] takes, with `dict(params=..., optim=..., opt_state=...)` as its state:
-
-        def pose(params, output, input, key):
-            return jpc.pose(energy, params, {"image": output, "label": input})
-
-        step = functools.partial(
-            jpc.make_step, energy=energy, inference=jpc.Equilibrium(), pose=pose
-        )
-        state = dict(params=params, optim=optim, opt_state=optim.init(params))
-        jpc.fit(step, state, data, epochs=5, batch_size=64, key=key, metrics=("energy",))
+    It is what [`jpc.fit`][] takes, with `dict(params=..., optim=..., opt_state=...)` as its state
+    and `metrics=("energy",)`.
 
     **Arguments:**
 
@@ -84,11 +76,19 @@ def make_step(
     **Example**, after [these lines](index.md#the-examples):
 
     ```python
+    import functools
+
+
     def pose(params, output, input, key):
         return jpc.clamp(jpc.feedforward_batch(params, input)[:-1], output, input)
 
     named = dict(energy=energy, inference=jpc.Descent(0.1, 20), pose=pose)
     result = jpc.make_step(model, optim, opt_state, y, x, **named)
+
+    step = functools.partial(jpc.make_step, **named)  # For whole epochs.
+    state = dict(params=model, optim=optim, opt_state=opt_state)
+    options = dict(epochs=1, batch_size=5, key=jr.key(0), metrics=("energy",), progress=False)
+    fitted = jpc.fit(step, state, (x, y), **options)
     ```
     """
     check_type("energy", energy, AbstractEnergy, "jpc.PCEnergy()")

@@ -14,7 +14,9 @@ from ._types import Clamps, Given, Nodes
 
 
 class Learned(eqx.Module):
-    """**Attributes:** the new `params`, the new `opt_state`, and the `grads` that led there.
+    """What [`jpc.learn`][] returns.
+
+    **Attributes:** the new `params`, the new `opt_state`, and the `grads` that led there.
 
     **Example**, after [these lines](index.md#the-examples):
 
@@ -27,6 +29,11 @@ class Learned(eqx.Module):
     params: PyTree
     opt_state: PyTree
     grads: PyTree
+
+    def __repr__(self) -> str:
+        arrays = jax.tree.leaves(eqx.filter(self.params, eqx.is_inexact_array))
+        count = sum(array.size for array in arrays)
+        return f"Learned({count:,} parameters; params, opt_state, grads)"
 
 
 def learn(
@@ -50,8 +57,12 @@ def learn(
     - `optim`: an Optax optimiser.
     - `opt_state`: its state, `optim.init(eqx.filter(params, eqx.is_inexact_array))` at first.
 
-    Parameters that are no longer finite are an error, except in a program that is compiled: there
-    `energy`, `params` and all others are not known yet.
+    Parameters that are no longer finite are an error. (Inside `jax.jit` their numbers are not
+    known yet, so nothing is checked.)
+
+    **Returns:**
+
+    A [`jpc.Learned`][].
 
     **Example**, after [these lines](index.md#the-examples):
 

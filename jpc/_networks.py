@@ -171,11 +171,8 @@ def make_residual_mlp(
     $f_\ell(z_{\ell-1}) = W_\ell \phi(z_{\ell-1}) + z_{\ell-1}$ for $1 < \ell < L$.
 
     With `param_type="mupc"`, here and in the call that trains it, the size of the activities
-    and of the updates does not depend on the width or the depth, and a hundred layers train:
-
-        model, skips = jpc.make_residual_mlp(key, 784, 128, 30, 10, "relu", param_type="mupc")
-        opt_state = optim.init(eqx.filter((model, skips), eqx.is_array))
-        jpc.make_pc_step(model, optim, opt_state, y, x, skip_model=skips, param_type="mupc")
+    and of the updates does not depend on the width or the depth, and a hundred layers train
+    ([muPC](../variants/mupc.md)).
 
     **Arguments:**
 
@@ -190,7 +187,9 @@ def make_residual_mlp(
 
     ```python
     layers, skips = jpc.make_residual_mlp(jr.key(0), 4, 8, 6, 2, "tanh", param_type="mupc")
-    prediction = jpc.init_activities_with_ffwd(layers, x, skip_model=skips, param_type="mupc")[-1]
+    state = optim.init(eqx.filter((layers, skips), eqx.is_array))
+    scaled = dict(skip_model=skips, param_type="mupc", inference=jpc.Descent(0.1, 20))
+    result = jpc.make_pc_step(layers, optim, state, y, x, **scaled)
     ```
     """
     check_sizes(width=width)

@@ -22,9 +22,6 @@ def pose(
 ) -> tuple[Nodes, Clamps]:
     """Says which states of a network are given, and starts the others from what predicts them.
 
-        nodes, clamps = jpc.pose(energy, params, {"x": images, "label": labels})
-        inferred = jpc.Equilibrium()(energy, params, nodes, clamps)
-
     **Arguments:**
 
     - `energy`: a [`jpc.AbstractNetworkEnergy`][], with priors and penalties added or not.
@@ -44,6 +41,8 @@ def pose(
 
     ```python
     nodes, clamps = jpc.pose(energy, model, {0: x, 3: y})  # By the number of the state.
+    graph, layers = jpc.GraphEnergy({"h": ["x"]}), {"h": model[0]}
+    free, given = jpc.pose(graph, layers, {"x": x})  # By its name.
     ```
     """
     check_type("energy", energy, AbstractEnergy, "jpc.PCEnergy()")

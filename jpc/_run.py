@@ -9,12 +9,7 @@ from ._types import Given
 
 def load_run(folder: Given[str | os.PathLike]) -> Any:
     """A run of `jpc train`, or of [`jpc.fit`][] with a `report`, from its folder.
-
-    ```python
-    run = jpc.load_run("runs/digits-1")
-    images, labels = run.data.test
-    activities = jpc.init_activities_with_ffwd(run.model, images)
-    ```
+    ([The command](../cli.md#from-python) has an example with a model and data.)
 
     **Arguments:**
 

@@ -95,12 +95,12 @@ def make_pc_step(
 
     - `model`, `skip_model`, `optim`, `opt_state`: for the next step.
     - `loss`, `acc`: of the feedforward prediction before the step, if there is an input. With
-      a `mask` they count what is given: the loss each unit that is (an example without any
-      costs nothing), the accuracy the examples whose output is given whole (NaN if none is).
+      a `mask` the loss counts the units that are given (an example without any costs nothing),
+      and the accuracy counts the examples whose output is given whole (NaN if there are none).
       With an `input_mask` the prediction is from zeros where the input is not given.
     - `activities`: at the end of inference, or over time (the first axis) when recorded. With
       masks they complete the output and the input, see [`jpc.solve_inference`][].
-    - `energies`: of the layers 1 to L at the end of inference; when recorded with a row for each
+    - `energies`: of the layers 1 to L at the end of inference; when recorded, with a row for each
       layer and a column for each time.
     - `t_max`: the number of entries that were recorded, so that `energies[:, t_max - 1]` is the
       last; `t1`: the time at which the flow ended, the longest of the batch.

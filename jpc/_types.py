@@ -12,13 +12,21 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 from jaxtyping import Array, Float, PyTree
 
 Scalar: TypeAlias = Float[Array, ""]
+"""A number that is an array, such as the value of an energy."""
 Layers: TypeAlias = Sequence[Callable]
+"""The layers of a network in chain order, callables on one example."""
 Name: TypeAlias = int | str
 Nodes: TypeAlias = list[PyTree[Array]] | dict[Any, Any]
+"""The states that are inferred, each with the batch as its first axis: a list over a chain, or a
+dictionary by name, with `None` for states that are given.
+"""
 Clamps: TypeAlias = list[PyTree[Array]] | dict[Any, Any]
+"""The states that are given, in the same form, with `None` for states that are inferred. A state
+that is given in part is a [`jpc.Masked`][].
+"""
 Number: TypeAlias = float | int | Float[Array, ""]
-# Of a target and a prediction, for one example.
 Loss: TypeAlias = Callable[[Array, Array], Scalar]
+"""What an error at the output costs: a function of the target and the prediction of an example."""
 Terms: TypeAlias = PyTree[Scalar]
 
 _T = TypeVar("_T")

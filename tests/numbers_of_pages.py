@@ -215,3 +215,9 @@ def mutants(rows: list[Row]) -> Iterator[float]:
         yield from (judged, caught, 100 * caught / judged, row["by_time"])
         yield from [since] if since else []
         yield from [100 * since / judged, row["by_time_since"]] if since and since < judged else []
+
+
+def last_mutants(rows: list[Row]) -> Iterator[float]:
+    """The last sample, and the two before it."""
+    for row in (rows[-1], *rows[-3:-1]):
+        yield 100 * row["caught"] / row["judged"]

@@ -63,6 +63,16 @@ def test_update_params_is_a_step_of_the_optimiser(optim, form):
     assert_close(weights(model), by_hand(optim, 2))
 
 
+def test_what_was_learned_shows_itself_in_a_line():
+    """By hand: 3 x 4 weights and 4 biases."""
+    layer, optim = eqx.nn.Linear(3, 4, key=jax.random.key(0)), optax.sgd(0.1)
+    nodes, clamps = jpc.clamp([], jnp.ones((2, 4)), jnp.ones((2, 3)))
+    learned = jpc.learn(
+        jpc.PCEnergy(), [layer], nodes, clamps, optim=optim, opt_state=optim.init(layer)
+    )
+    assert repr(learned) == "Learned(16 parameters; params, opt_state, grads)"
+
+
 def test_update_params_returns_its_gradients():
     state = OPTIMS["sgd"].init((arrays(PROBLEM.model), None))
     update = jpc.update_params(*ARGS, OPTIMS["sgd"], state, PROBLEM.y, PROBLEM.x)

@@ -258,6 +258,23 @@ def test_modules_have_examples_too(value, tmp_path, monkeypatch):
         assert names["page"].is_file()
 
 
+def documented():
+    for module in (jpc, jpc.data, jpc.bench, jpc.experiments):
+        for name in dir(module):
+            value = getattr(module, name)
+            if not name.startswith("_") and (inspect.isfunction(value) or inspect.isclass(value)):
+                yield pytest.param(inspect.getdoc(value) or "", id=name)
+
+
+@pytest.mark.parametrize("text", [*documented()])
+def test_docstrings_have_no_code_but_examples(text):
+    """What is not an example is not run."""
+    run = [*EXAMPLE.findall(text), *SHARED.findall(text)]
+    assert len(run) == len(re.findall(r"^```\w+$", text, re.MULTILINE))
+    left = EXAMPLE.sub("", SHARED.sub("", text))
+    assert not re.search(r"^[^-\s][^\n]*\n\n {4,}\S", left, re.MULTILINE)
+
+
 def test_paper_step_lowers_the_loss(supervised):
     names = run(PC_STEP, **supervised)
     x, y = supervised["x"], supervised["y"]

@@ -16,4 +16,8 @@ document$.subscribe(({ body }) => {
     const number = /^[-+\d.,%°±()e\s]+$/.test(text);
     cell.classList.toggle("short", text.length <= (number ? 16 : 8));
   }
+  // A long call in a table may also break where its parts begin.
+  for (const call of body.querySelectorAll("article td code")) {
+    call.innerHTML = call.innerHTML.replace(/\S{30,}/g, (word) => word.replace(/[=(]/g, "$&<wbr>"));
+  }
 });

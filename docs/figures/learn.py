@@ -124,8 +124,8 @@ def network() -> list:
     return jpc.make_mlp(jr.key(0), 64, 64, 4, 10, "tanh")
 
 
-def draw_spreading() -> None:
-    """The energy of each layer during inference, and the same for the page to play with."""
+def spreading() -> tuple[np.ndarray, np.ndarray]:
+    """Times of inference, and the energies there: a row for each layer."""
     (x, y), model = digits(), network()
     times = np.round(np.linspace(0.0, 12.0, 61), 2)
     chain = jpc.PCEnergy()
@@ -134,7 +134,12 @@ def draw_spreading() -> None:
     terms = jpc.Record(chain.terms, ts=times)
     flow = jpc.GradientFlow(t1=12.0)(chain, layers, nodes, clamps, record=terms)
     each = jax.tree.leaves(flow.trajectory.values)
-    energies = np.stack([np.mean(np.asarray(term), axis=1) for term in each])  # Layers, times.
+    return times, np.stack([np.mean(np.asarray(term), axis=1) for term in each])
+
+
+def draw_spreading() -> None:
+    """The energy of each layer during inference, and the same for the page to play with."""
+    times, energies = spreading()
     figure, (axis,) = axes(6.4, 3.0)
     axis.stackplot(times, energies[::-1], colors=LAYERS[::-1], labels=_labels(4)[::-1])
     axis.set(xlabel="time of inference", ylabel="energy", xlim=(0, times[-1]))

@@ -76,9 +76,9 @@ class AbstractEnergy(eqx.Module):
         return total(self.layerwise(params, nodes, clamps))
 
     def descends(self) -> bool | Bool[Array, ""]:
-        """Whether small steps against its gradient in the nodes make it smaller. Every energy
-        does, unless it stops some of its gradients. If it need not, methods of inference do not
-        take it for divergence that it grew.
+        """Whether small steps against the gradient in the nodes make the energy smaller. That is
+        true of every energy that does not stop some of its gradients. If it is false, methods of
+        inference do not report divergence when the energy grows.
         """
         return True
 

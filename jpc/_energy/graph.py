@@ -19,13 +19,8 @@ class GraphEnergy(AbstractNetworkEnergy):
 
     with a loss in the place of the square where one is given. The parameters are a dictionary of
     callables $f_n$ on one example, by name. `nodes` and `clamps` are dictionaries too:
-    [`jpc.pose`][] makes them.
-
-        energy = jpc.GraphEnergy({"h": ["x"], "label": ["h"], "image": ["h", "x"]},
-                                 loss={"label": jpc.cross_entropy})
-        params = {"h": eqx.nn.Linear(...), "label": ..., "image": lambda h, x: ...}
-
-    A graph may have cycles; [`jpc.Equilibrium`][] and [`jpc.EPCEnergy`][] need one without.
+    [`jpc.pose`][] makes them. A graph may have cycles. [`jpc.Equilibrium`][] and
+    [`jpc.EPCEnergy`][] need one without.
 
     **Arguments:**
 

@@ -260,7 +260,7 @@ class AbstractPenalty(AbstractEnergy):
 
     @abc.abstractmethod
     def penalty(self, params: PyTree) -> Terms:
-        """Any PyTree of scalars."""
+        """The terms, any PyTree of scalars, made of the parameters alone."""
 
     def terms(self, params: PyTree, nodes: Nodes, clamps: Clamps) -> Terms:
         del nodes, clamps

@@ -44,7 +44,14 @@ _Call = TypeVar("_Call", bound=Callable)
 
 
 class RESULTS(eqx.Enumeration):
-    """How inference ended, for each example.
+    """How inference ended, for each example. A member shows its message, and that of `successful`
+    is empty.
+
+    - `successful`: it is at equilibrium, to the method's tolerance.
+    - `stopped_early`: it used up its time or its steps.
+    - `max_steps_reached`: an adaptive solver needed more than `max_steps` steps.
+    - `diverged`: the energy rose, or is not finite.
+    - `hopping`: it hops over kinks, as rectifiers have, without descending further.
 
     **Example**, after [these lines](index.md#the-examples):
 

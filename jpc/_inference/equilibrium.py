@@ -49,11 +49,13 @@ class Equilibrium(AbstractInference):
     with any convex loss, and clamped anywhere.
 
     First come a few iterations of the whole batch, chords, which share a matrix $A$. Examples that
-    have not converged then descend by themselves from where they started. In a network with
-    rectifiers units are held where they rest at their kinks, if its layers begin with them, and
-    each example has its own matrix; with rectifiers elsewhere all examples descend. No example
-    ends at a higher energy than it started from. `result` says which examples have converged,
-    and `stats["error"]` estimates how far off each of them is, relatively.
+    have not converged then descend by themselves from where they started. No example ends at a
+    higher energy than it started from. `result` says which examples have converged, and
+    `stats["error"]` estimates how far off each of them is, relatively.
+
+    Rectifiers have kinks, and units may come to rest there. Such units are held if their layer
+    begins with the rectifier. Outside training each example of such a network has its own matrix,
+    and if there are rectifiers elsewhere, all examples descend.
 
     Learning uses the errors that were solved for. Derivatives of the `nodes` are those of the
     implicit function theorem.
@@ -77,9 +79,10 @@ class Equilibrium(AbstractInference):
         has not converged says so in `result`. `None` is 200, and 0 in training that carries the
         matrix along.
     - `safe`: with no steps of single examples, whether an example learns from its first chord if
-        it is off by more than 10 % (by more than `rtol` in a network with kinks at which units
-        cannot be held, and chords may hop for ever). What a first chord says is never large.
-        With `False` it learns from its last one, however far off.
+        it is off by more than 10 %. What a first chord says is never large. (In a network with
+        kinks the limit is 50 % if units can be held there. It is `rtol` if they cannot, because
+        chords may then hop for ever.) With `False` an example learns from its last chord, however
+        far off that is.
     - `dense`: the largest number of units that are predicted and given for which whole matrices
         are made. Beyond it $A$ is sketched, from twice as many products. With 0 there are no
         matrices, and no chords.

@@ -131,6 +131,9 @@ NETWORKS: dict[str, Made] = {
     "resnet10": Made(text="make_cnn", make=_cnn("resnet10"), images=True),
     "resnet18": Made(text="make_cnn", make=_cnn("resnet18"), images=True),
 }
+"""The networks that [`jpc.bench.bench`][] trains, by name. `NETWORKS["vgg5"].text` says what the
+one of that name is.
+"""
 
 
 # --- rules ---
@@ -202,6 +205,7 @@ RULES: dict[str, Rule] = {
         text="the same with a stiffness of a million", make=_nudged(), stiffness=1e6
     ),
 }
+"""The learning rules that it compares, by name. `RULES["nudged"].text` says what the rule is."""
 
 
 def make_layers(cell: Cell, shape: Sequence[int], classes: int) -> list[Layer]:
@@ -261,6 +265,7 @@ class Suite:
 
 
 SIZES = ("smoke", "default", "full")
+"""The sizes of a table: seconds, minutes on two cores, or hours on an accelerator."""
 _NONE = (None,)
 _digits = Place(network="mlp", dataset="digits", epochs=1, width=16, examples=512)
 _small = ft.partial(Place, dataset="fashion-mnist", width=128, epochs=2, examples=12_800)
@@ -355,3 +360,6 @@ SUITES: dict[str, Suite] = {
         },
     ),
 }
+"""The tables that it makes, by name: `"deep"` and `"regime"`. `SUITES["deep"].title` says what a
+table is about, and `SUITES["deep"].cells("smoke")` are the networks that it trains at that size.
+"""

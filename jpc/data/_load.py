@@ -51,7 +51,7 @@ class Dataset:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The name of each class, none if numbers are to be predicted."""
+        """The name of each class; none if numbers are to be predicted."""
         return self.schema.classes
 
     @property
@@ -66,13 +66,13 @@ class Dataset:
 
     @property
     def std(self) -> Float[np.ndarray, " channels"]:
-        """What each channel or feature was divided by then."""
+        """What each channel or feature was divided by after that."""
         return self.schema.std
 
     def restore(self, images: Given[ArrayLike]) -> Float[np.ndarray, "images ..."]:
-        """Images to look at, in [0, 1], of such as these: normalised or not, flat or not, one
-        or many, from the data or from a network. Values beyond black and white are clipped.
-        Features of a table are in their own units again.
+        """Images to look at, in [0, 1], made of images of the data or of a network: normalised or
+        not, flat or not, one or many. Values beyond black and white are clipped. Features of a
+        table are in their own units again.
         """
         return self.schema.restore(images)
 
@@ -141,7 +141,7 @@ def load(
       below 1. They are chosen at random, always the same ones, in proportion to the classes.
     - `root`: a folder to look in first.
     - `download`: whether to download what is not found.
-    - `progress`: whether to show a progress bar for that, on a terminal.
+    - `progress`: whether to show a progress bar for a download, on a terminal.
 
     **Returns:**
 

@@ -22,8 +22,8 @@ class Schema:
     - `classes`: the name of each class; none if numbers are to be predicted.
     - `targets`: the name of the column of classes, or of each number that is to be predicted.
     - `features`, `places`: the names of the columns of a table, and the places of its targets.
-    - `words`: of each column of a table, none for a column of numbers; each has an input of its
-      own, which is 1 where the word is. Empty if all columns are of numbers.
+    - `words`: the words of each column of a table, none for a column of numbers. Each word has an
+      input of its own, which is 1 where the word occurs. Empty if all columns are of numbers.
     - `low`, `high`: black and white in the files, if inputs are images.
     - `mean`, `std`: what is subtracted from each channel or feature, and what it is divided by
       then; `target_mean`, `target_std`: the same for numbers that are to be predicted.
@@ -122,7 +122,9 @@ class Schema:
         return np.reshape(array.astype(np.float32), (-1, *self.shape))
 
     def encode(self, targets: np.ndarray, where: str) -> np.ndarray:
-        """Targets of a file as numbers of classes, or as normalised numbers."""
+        """Targets of a file as numbers of classes, or as normalised numbers. Errors say that
+        `where` has them.
+        """
         if self.classes:
             numbers = {name: i for i, name in enumerate(self.classes)}
             names = as_names(targets)

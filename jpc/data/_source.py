@@ -149,6 +149,7 @@ CIFAR10 = Source(
 
 SOURCES = {"digits": DIGITS, "mnist": MNIST, "fashion-mnist": FASHION_MNIST, "cifar10": CIFAR10}
 NAMES: tuple[str, ...] = tuple(SOURCES)
+"""The published data sets: `"digits"`, `"mnist"`, `"fashion-mnist"` and `"cifar10"`."""
 
 
 def source_of(name: str) -> Source:

@@ -55,14 +55,19 @@ SIZES = {
     "default": Size(hidden=(3,), seeds=2, steps=50, points=5, t1s=(5, 10, 20), dts=(0.5, 0.1)),
     "full": Size(),
 }  # fmt: skip
+"""The sizes of a figure, by name: a sketch in seconds, one in minutes, and that of the paper. Each
+says how many networks there are, how wide they are, and for how many steps they train.
+"""
 
 Kind: TypeAlias = Literal["times", "accuracies", "grid", "theory", "gap"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Figure:
-    """**Attributes:** its `title`, the `datasets` it is about, the `kind` of picture, and
-    `make(size, dataset)`, the cells that it needs.
+    """A figure of the paper.
+
+    **Attributes:** its `title`, the `datasets` that it is about, the `kind` of picture, and
+    `make(size, dataset)`, a list of the networks that it needs.
 
     **Example:**
 
@@ -148,3 +153,6 @@ FIGURES = {
     "fig6": Figure(title=_grids, kind="grid", datasets=("cifar10",), make=_grid),
     "fig7": Figure(title=_energies, kind="theory", datasets=("fashion-mnist",), make=_theory),
 }
+"""The figures of the paper that [`jpc.experiments.reproduce`][] makes, and our extension of the
+first, by name: each is a [`jpc.experiments.Figure`][].
+"""
