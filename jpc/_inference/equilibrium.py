@@ -71,8 +71,9 @@ class Equilibrium(AbstractInference):
     - `rtol`: an example has converged when its errors are off by less than this, relatively.
     - `chords`: how many iterations with a shared matrix; each is one forward and one backward
         pass without gradients of the weights. With a `max_steps` other than 0 they end when all
-        examples have converged. `None`: as many as it takes, 16 at most. (With no other steps
-        on an accelerator, where small networks would wait for an answer, 2.)
+        examples have converged. `None`: as many as it takes, 16 at most; an example that is off
+        by more than 1 % after 8 of them goes on by itself. (With no other steps on an
+        accelerator, where small networks would wait for an answer, 2.)
     - `shared`: how many examples of the batch to take the matrix from; `None`: each example
         has its own.
     - `max_steps`: how many steps an example may take by itself after that. With 0 an example that
