@@ -284,6 +284,21 @@ class TestDescription:
         assert re.search(r"^feature p +0 to 4\.38,", said, re.MULTILINE)
         assert re.search(r"^feature q +0 to 2\.2,", said, re.MULTILINE)
 
+    def test_without_targets(self, tmp_path):
+        """Which part has none, and what is not used, is said."""
+        np.savez(tmp_path / "half.npz", x_train=X, y_train=X[:, 0] > 0, x_test=X, more=X)
+        said = succeed("data", "describe", tmp_path / "half.npz")
+        assert "half.npz has no targets of its test data. Call them y_test" in said
+        assert "without its keys 'y_train', 'more'" in said
+
+    def test_what_a_function_prints_is_no_json(self, tmp_path, monkeypatch):
+        text = "def talks():\n    print('reading')\n    return [[0], [1]] * 9, [0, 1] * 9\n"
+        (tmp_path / "own_module.py").write_text(text)
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.syspath_prepend(tmp_path)
+        result = invoke("data", "describe", "own_module:talks", "--json")
+        assert json.loads(result.stdout)["train"] == 14 and "reading" in result.stderr
+
     def test_of_what_is_not_there(self):
         assert "'x' is no data set" in fail("data", "describe", "x")
         assert "x.csv: there is no such file" in fail("data", "describe", "x.csv")

@@ -5,6 +5,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,10 +24,11 @@ _REGRESSION = dict(regression=True, discriminative=False, generative=False, hybr
 
 
 @contextlib.contextmanager
-def _refused() -> Iterator[None]:
-    """What is wrong with a file is a wrong use."""
+def refused() -> Iterator[None]:
+    """What is wrong with a file is a wrong use. What somebody's function prints is no result."""
     try:
-        yield
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
     except DataError as error:
         raise ConfigError(str(error)) from None
     except ValueError as error:
@@ -41,7 +43,7 @@ def load_own(data: Data, *, flatten: bool) -> Dataset:
     """
     unsupervised, names = data.task == "unsupervised", (data.leave_out, data.target)
     left_out = names if unsupervised else names[:1]
-    with _refused():
+    with refused():
         return load(
             data.dataset,
             target=() if unsupervised else data.target,
@@ -152,7 +154,7 @@ def read_new(folder: RunFolder, config: Config, file: str, *, targets: bool = Tr
     else:
         schema = published_schema(config.data.dataset)
         count = len(load(config.data.dataset, progress=False).train[1])
-    with _refused():
+    with refused():
         part = read_like(file, schema, targets=targets)
         known = _zeros(schema, len(part.names))
         if part.targets is not None:
