@@ -17,10 +17,11 @@ from typer.testing import CliRunner
 import jpc.data
 
 with install_import_hook("jpc.cli", "beartype.beartype"):
-    from jpc.cli import check, own
+    from jpc.cli import check, own, train as train_module
     from jpc.cli.app import app
     from jpc.cli.config import Data
     from jpc.cli.folder import RunFolder
+    from jpc.cli.outcome import predict_numbers
     from jpc.cli.toml import as_tables, write_tables
     from jpc.cli.train import Watcher
 
@@ -189,6 +190,13 @@ class TestRegression:
         page = RunFolder(numbers).report.read_text()
         ET.fromstring(page.removeprefix("<!DOCTYPE html>\n"))
         assert "<h1>numbers, regression: test R² 0." in page
+        task = train_module.prepare(RunFolder(numbers).read_config(), progress=False)
+        state = train_module.restore(task, RunFolder(numbers))
+        first, second = predict_numbers(task, state)
+        truth = task.setting.dataset.schema.decode(task.setting.dataset.test[1])
+        np.testing.assert_allclose(first.truths, truth[:, 0])
+        assert np.corrcoef(first.truths, first.guesses)[0, 1] > 0.7
+        assert page.count("Predicted y ") == 2 * 2 and second.name == "y 2"
         table = succeed("compare", numbers, iris)
         assert re.search(r"^test_r2 +0\.\d+ +- *$", table, re.MULTILINE)
 
