@@ -268,6 +268,7 @@ class TestRunFolder:
         ]
         assert "://" not in text
         assert "<script" not in text
+        assert text.count('pictures pairs"') == ("Reconstructions" in titles)
         assert 'http-equiv="refresh"' not in text  # It is finished.
         sources = [image.get("src") for image in page.iter("img")]
         assert len(sources) >= 10

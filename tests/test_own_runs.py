@@ -309,6 +309,7 @@ class TestDescription:
 
     def test_of_what_is_not_there(self):
         assert "'x' is no data set" in fail("data", "describe", "x")
+        assert "or a path. Did you mean mnist?" in fail("data", "describe", "mnits")
         assert "x.csv: there is no such file" in fail("data", "describe", "x.csv")
 
 

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 from jpc.data import NAMES, Dataset, NoTargetsError, is_own, load
 
+from .._suggest import did_you_mean
 from .config import ConfigError
 from .own import refused, split_names
 from .plot import as_file, plot_pictures
@@ -19,7 +20,8 @@ _SHOWN = 12
 def load_any(name: str, target: str | None, leave_out: str | None) -> Dataset:
     """A data set with its targets, if it has any."""
     if name not in NAMES and not is_own(name):
-        raise ConfigError(f"{name!r} is no data set: there are {', '.join(NAMES)}, or a path.")
+        listed, hint = ", ".join(NAMES), did_you_mean(name, NAMES)
+        raise ConfigError(f"{name!r} is no data set: there are {listed}, or a path.{hint}")
     for flag, value in (("--target", target), ("--leave-out", leave_out)):
         if value is not None and name in NAMES:
             raise ConfigError(f"{flag} is for data of your own; {name} has its labels.")

@@ -252,14 +252,9 @@ _GALLERIES = {
 
 def _galleries(pictures: Sequence[Picture]) -> list[Part]:
     kinds = dict.fromkeys(picture.kind for picture in pictures)
-    return [
-        Part(
-            kind,
-            note(_GALLERIES.get(kind, "")),
-            more=gallery([picture for picture in pictures if picture.kind == kind]),
-        )
-        for kind in kinds
-    ]
+    of = lambda kind: [picture for picture in pictures if picture.kind == kind]
+    shown = {kind: gallery(of(kind), pairs=kind == "Reconstructions") for kind in kinds}
+    return [Part(kind, note(_GALLERIES.get(kind, "")), more=shown[kind]) for kind in kinds]
 
 
 def _tables(config: Config) -> str:
