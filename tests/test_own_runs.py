@@ -1,9 +1,11 @@
 """The `jpc` command on files of people's own: a table of classes, and numbers to predict."""
 
 import csv
+import dataclasses
 import json
 import re
 import shutil
+import time
 import tomllib
 import xml.etree.ElementTree as ET
 
@@ -17,9 +19,9 @@ from typer.testing import CliRunner
 import jpc.data
 
 with install_import_hook("jpc.cli", "beartype.beartype"):
-    from jpc.cli import check, own, train as train_module
+    from jpc.cli import check, own, text, train as train_module
     from jpc.cli.app import app
-    from jpc.cli.config import Data
+    from jpc.cli.config import ConfigError, Data
     from jpc.cli.folder import RunFolder
     from jpc.cli.outcome import predict_numbers
     from jpc.cli.toml import as_tables, write_tables
@@ -81,8 +83,7 @@ def iris(place):
         patch.setattr(Watcher, "look", lambda self, **state: nothing)
         patch.setattr(Watcher, "report", lambda self, status: None)
         said = succeed("train", "--dataset", path, *QUICK, "--epochs", 10, "--out", out)
-    first = said.splitlines()[0]
-    assert first.startswith(f"{path}: 120 to train, 30 to test; 4 features; 3 classes: setosa")
+    assert f"{path}: 120 to train, 30 to test; 4 features; 3 classes: setosa" in said
     return out
 
 
@@ -91,7 +92,7 @@ def numbers(place):
     np.savez(place / "numbers.npz", x=X, y=NUMBERS)
     args = ["--dataset", place / "numbers.npz", *QUICK, "--epochs", 10]
     said = succeed("train", *args, "--out", place / "numbers")
-    assert "regression of y 1, y 2" in said.splitlines()[0]
+    assert "regression of y 1, y 2" in said
     assert re.search(r"^test R² 0\.\d+ after 10 epochs$", said, re.MULTILINE)
     return place / "numbers"
 
@@ -246,6 +247,14 @@ class TestSettings:
         assert (config.training.epochs, config.training.batch_size) == (3, 5)
         assert config.optimiser.learning_rate == 0.5
 
+    def test_a_validation_part_is_there_to_stop_by(self, tmp_path):
+        given = dict(data=dict(dataset=str(tmp_path / "my.npz")), training=dict(patience=2))
+        dataset = self.dataset(20, tmp_path)
+        with pytest.raises(ConfigError, match="--patience needs a validation set"):
+            own.settle(check.make_config(given), dataset)
+        with_part = dataclasses.replace(dataset, validation=dataset.test)
+        assert own.settle(check.make_config(given), with_part).training.patience == 2
+
     def test_a_loaded_run_has_its_targets(self, tmp_path):
         lines = [f"{i},{i * i},{i % 7}.5" for i in range(40)]
         (tmp_path / "my.csv").write_text("\n".join(["a,b,c", *lines]))
@@ -265,6 +274,34 @@ class TestSettings:
     def test_paths_survive_toml(self, path):
         text = write_tables(dict(data=dict(dataset=path)))
         assert tomllib.loads(text)["data"]["dataset"] == path
+
+
+def test_a_run_that_stops_early_predicts(place, iris, monkeypatch):
+    """From its best epoch, with data of which nothing is set apart."""
+    nothing = dict(diagnosis=dict(certificate={}, converged=1.0))
+    monkeypatch.setattr(Watcher, "look", lambda self, **state: nothing)
+    monkeypatch.setattr(Watcher, "report", lambda self, status: None)
+    path, out = place / "my iris.csv", place / "early"
+    args = ["--validation", 24, "--patience", 1, "--epochs", 2, "--out", out]
+    succeed("train", "--dataset", path, *QUICK, *args)
+    assert succeed("predict", out, path).count("\n") == 151
+    whole = json.loads(succeed("eval", out, "--data", path, "--json"))
+    right = [row.split(",")[1] for row in succeed("predict", out, path).splitlines()[1:]]
+    truth = [row.split(",")[-1] for row in path.read_text().splitlines()[1:]]
+    shares = np.mean([a == b for a, b in zip(right, truth, strict=True)])
+    np.testing.assert_allclose(whole["test_acc"], 100 * shares, rtol=1e-5)
+
+
+def test_what_takes_long_to_read_is_said_to_be_read(place, tmp_path, monkeypatch):
+    def wait(*args, **named):
+        time.sleep(0.5)
+        raise ConfigError("It was read.")
+
+    monkeypatch.setattr(text, "_WHILE", 0.01)
+    monkeypatch.setattr(train_module, "load_data", wait)
+    result = invoke("train", "--out", tmp_path / "run")
+    assert (result.stdout, result.exit_code) == ("reading the data ...\n", 2)
+    assert invoke("train", "--quiet", "--out", tmp_path / "run").stdout == ""
 
 
 class TestDescription:

@@ -15,7 +15,7 @@ import numpy as np
 from jpc.data import DataError, Dataset, Schema, load, published_schema, read_like, read_schema
 
 from .._files import write_whole
-from .check import decide, resolve
+from .check import NOTHING_TO_STOP_BY, decide, resolve
 from .config import Config, ConfigError, Data
 from .folder import RunFolder
 
@@ -85,6 +85,8 @@ def _check(config: Config, dataset: Dataset) -> None:
         raise ConfigError(
             f"--batch-size {size}, but {dataset.name} has {examples} examples to train with."
         )
+    if config.training.patience is not None and dataset.validation is None:
+        raise ConfigError(NOTHING_TO_STOP_BY)
     if dataset.schema.is_image:
         return
     if config.data.image_size is not None:
@@ -146,7 +148,8 @@ class New(NamedTuple):
 
 def read_new(folder: RunFolder, config: Config, file: str, *, targets: bool = True) -> New:
     """Examples of a new file, normalised as those of the run were. The training data need not be
-    there any more: zeros stand in for it, and for targets that are not wanted.
+    there any more: zeros stand in for it, for what it stopped by, and for targets that are not
+    wanted.
     """
     if config.data.is_own:
         kept = _read(folder)
@@ -162,7 +165,9 @@ def read_new(folder: RunFolder, config: Config, file: str, *, targets: bool = Tr
     flat = config.network.kind == "mlp"
     inputs = part.inputs.reshape(len(part.inputs), -1) if flat else part.inputs
     train = np.zeros((count, *inputs.shape[1:]), np.float32), _zeros(schema, count)
-    dataset = Dataset(name=file, train=train, validation=None, test=(inputs, known), schema=schema)
+    held_out = (train[0][:1], train[1][:1]) if config.training.patience else None
+    parts: Any = dict(train=train, validation=held_out, test=(inputs, known))
+    dataset = Dataset(name=file, schema=schema, **parts)
     return New(dataset, part.names, part.targets is not None)
 
 

@@ -19,7 +19,7 @@ from .options import read_config, with_options
 from .safe import kept_safe, tell_of_killed
 from .shared import Debug, Json, Quiet, Run, Seeds, app, check_ending, exits, tell
 from .summary import sweep_and_tell
-from .text import say, say_data
+from .text import say, say_data, told
 
 
 @app.command()
@@ -78,7 +78,8 @@ def train(
         from .metrics import describe_metric  # noqa: PLC0415
         from .train import prepare, train as train_task  # noqa: PLC0415
 
-        task = prepare(config, progress=shown)
+        with told("reading the data ...", shown):
+            task = prepare(config, progress=shown)
         with _take(out, resume, overwrite, config) as folder, kept_safe(folder, debug):
             if shown:
                 if config.data.is_own:
