@@ -338,6 +338,9 @@ class TestAdvice:
             f"Try --steps 10{tried}"
         )
         assert said(found=0.1) == said(gradient_error=0.06) == said(gradient_error=None) == []
+        (line,) = said(found=0.1, excess=12.0, energy=16.0)  # A state with less energy is known.
+        assert "(75 % of its energy or more is left). Try --steps 10 or --learning-rate" in line
+        assert said(found=0.1, excess=1.0, energy=16.0) == []
 
     def test_durations(self):
         said = [advice.duration(s) for s in (3.0, 80.0, 100.0, 7200.0, 36e3, 2e5)]
