@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import jpc.data
 
 with install_import_hook("jpc.cli", "beartype.beartype"):
-    from jpc.cli import check, own, text, train as train_module
+    from jpc.cli import check, describe, own, text, train as train_module
     from jpc.cli.app import app
     from jpc.cli.config import ConfigError, Data
     from jpc.cli.folder import RunFolder
@@ -37,6 +37,12 @@ NUMBERS = np.c_[1000 + 5 * X[:, 0], X[:, 1]]
 def strict_jax_afterwards():
     yield
     jax.config.update("jax_enable_x64", True)
+
+
+@pytest.fixture(autouse=True)
+def in_time(monkeypatch):
+    """However busy the machine is, nothing is said to take long."""
+    monkeypatch.setattr(text, "_WHILE", 600.0)
 
 
 def invoke(*args):
@@ -302,6 +308,18 @@ def test_what_takes_long_to_read_is_said_to_be_read(place, tmp_path, monkeypatch
     result = invoke("train", "--out", tmp_path / "run")
     assert (result.stdout, result.exit_code) == ("reading the data ...\n", 2)
     assert invoke("train", "--quiet", "--out", tmp_path / "run").stdout == ""
+    monkeypatch.setattr(describe, "load", wait)
+    result = invoke("data", "describe", "digits")
+    assert (result.stdout, result.stderr.splitlines()[0]) == ("", "reading the data ...")
+
+
+def test_a_run_is_said_to_be_evaluated(iris, place, monkeypatch):
+    """On stderr, since what is said there is no result."""
+    monkeypatch.setattr(text, "_WHILE", 0.01)
+    predict = ["predict", iris, place / "my iris.csv"]
+    for args, said in ((["eval", iris], "evaluating the run"), (predict, "predicting")):
+        assert invoke(*args).stderr == f"{said} ...\n"
+        assert invoke(*args, "--json").stderr == ""
 
 
 class TestDescription:
