@@ -282,6 +282,11 @@ class TestSettings:
         assert tomllib.loads(text)["data"]["dataset"] == path
 
 
+def test_a_published_data_set_is_no_file_of_new_examples(iris):
+    assert "digits is a data set, and not a file" in fail("predict", iris, "digits")
+    assert f"jpc eval {iris} evaluates" in fail("eval", iris, "--data", "mnist")
+
+
 def test_a_run_that_stops_early_predicts(place, iris, monkeypatch):
     """From its best epoch, with data of which nothing is set apart."""
     nothing = dict(diagnosis=dict(certificate={}, converged=1.0))

@@ -12,7 +12,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jpc.data import DataError, Dataset, Schema, load, published_schema, read_like, read_schema
+from jpc.data import (
+    NAMES,
+    DataError,
+    Dataset,
+    Schema,
+    load,
+    published_schema,
+    read_like,
+    read_schema,
+)
 
 from .._files import write_whole
 from .check import NOTHING_TO_STOP_BY, decide, resolve
@@ -151,6 +160,9 @@ def read_new(folder: RunFolder, config: Config, file: str, *, targets: bool = Tr
     there any more: zeros stand in for it, for what it stopped by, and for targets that are not
     wanted.
     """
+    if file in NAMES and not Path(file).exists():
+        said = f"{file} is a data set, and not a file of new examples"
+        raise ConfigError(f"{said}: jpc eval {folder.path} evaluates a run on that of its own.")
     if config.data.is_own:
         kept = _read(folder)
         schema, count = read_schema(kept["schema"]), kept["counts"][0]
