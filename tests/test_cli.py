@@ -26,7 +26,15 @@ import jpc
 from jpc._claim import was_killed
 
 with install_import_hook("jpc.cli", "beartype.beartype"):
-    from jpc.cli import build, check, compare, config as config_module, plot, train as train_module
+    from jpc.cli import (
+        build,
+        check,
+        compare,
+        config as config_module,
+        plot,
+        text,
+        train as train_module,
+    )
     from jpc.cli.app import app
     from jpc.cli.evaluate import evaluate
     from jpc.cli.folder import RunFolder, choose_folder
@@ -49,6 +57,12 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(jpc.__file__).parents[1])}
 def strict_jax_afterwards():
     yield
     jax.config.update("jax_enable_x64", True)
+
+
+@pytest.fixture(autouse=True)
+def in_time(monkeypatch):
+    """However busy the machine is, nothing is said to take long."""
+    monkeypatch.setattr(text, "_WHILE", 600.0)
 
 
 def invoke(*args):
@@ -268,6 +282,7 @@ class TestRunFolder:
         ]
         assert "://" not in text
         assert "<script" not in text
+        assert text.count('pictures pairs"') == ("Reconstructions" in titles)
         assert 'http-equiv="refresh"' not in text  # It is finished.
         sources = [image.get("src") for image in page.iter("img")]
         assert len(sources) >= 10

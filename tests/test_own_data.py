@@ -364,7 +364,9 @@ def test_functions(tmp_path, monkeypatch):
         "def needs(n): return x\n"
         "def uneven(): return [[1], [1, 2]] * 10, [0, 1] * 10\n"
         "def fails(): return {}['k']\n"
+        "def leaves(): raise SystemExit(3)\n"
     )
+    (tmp_path / "my_script.py").write_text("raise ValueError('no disk')\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", sys.path.copy())
     assert load("my_own_data:pair").classes == ("a", "b")
@@ -380,8 +382,32 @@ def test_functions(tmp_path, monkeypatch):
     for name, message in wrong.items():
         with pytest.raises(DataError, match=message):
             load(f"my_own_data:{name}")
-    with pytest.raises(RuntimeError, match="my_own_data:fails failed: KeyError: 'k'"):
-        load("my_own_data:fails")
+    failing = {"my_own_data:fails": "KeyError: 'k'", "my_own_data:leaves": "SystemExit: 3",
+               "my_script:f": "ValueError: no disk"}  # fmt: skip
+    for name, message in failing.items():
+        with pytest.raises(RuntimeError, match=f"{name} failed: {message}"):
+            load(name)
+
+
+def test_what_is_left_out_is_said(tmp_path):
+    np.savez(tmp_path / "my.npz", x=X, y=LABELS, ids=LABELS, weights=NUMBERS)
+    assert "(without its keys 'ids', 'weights')" in str(load(tmp_path / "my.npz"))
+    assert "keys 'y', 'ids', 'weights'" in load(tmp_path / "my.npz", target=()).note
+    folder = write_images(tmp_path / "pics", [(6, 6)] * 20)
+    assert load(folder).note == ""
+    (folder / "dark" / "00.png").rename(folder / "lost.png")
+    said = "1 image is in no class folder, and left out"
+    assert load(folder).note == said and len(load(folder).train[1]) == 15
+    (folder / "light" / "01.png").rename(folder / "too.png")
+    assert "2 images are in no class folder" in load(folder).note
+
+
+def test_the_only_class_has_its_name(tmp_path):
+    for i in range(6):
+        (tmp_path / "all" / "ab"[i % 2]).mkdir(parents=True, exist_ok=True)
+        Image.new("L", (4, 4)).save(tmp_path / "all" / "ab"[i % 2] / f"{i}.png")
+    with pytest.raises(DataError, match="one class only, 'all': there is nothing to learn"):
+        load(tmp_path)
 
 
 def pickled(path):
@@ -564,6 +590,19 @@ def test_targets_that_are_not_wanted_are_not_looked_at(tmp_path, kind, header):
     new = read_like(path, schema, targets=False)
     assert new.targets is None
     np.testing.assert_allclose(new.inputs, schema.normalise(X), rtol=1e-6)
+
+
+@pytest.mark.parametrize("targets", [LABELS, np.eye(3)[LABELS], np.array([*"uvw"])[LABELS]])
+def test_new_labels_with_the_names_of_their_classes(tmp_path, targets):
+    """As in the file that the network learned from; in another order, too."""
+    for name, names in (("my.npz", "uvw"), ("new.npz", "wvu")):
+        named = dict(classes=[*names]) if targets.dtype.kind != "U" else {}
+        np.savez(tmp_path / name, x=X, y=targets, **named)
+    schema = load(tmp_path / "my.npz").schema
+    for name, known in (("my.npz", LABELS), ("new.npz", 2 - LABELS)):
+        if targets.dtype.kind != "U" or name == "my.npz":
+            new = read_like(tmp_path / name, schema)
+            np.testing.assert_array_equal(schema.encode(new.targets, name), known)
 
 
 def test_new_images(tmp_path):

@@ -1,9 +1,11 @@
 """The `jpc` command on files of people's own: a table of classes, and numbers to predict."""
 
 import csv
+import dataclasses
 import json
 import re
 import shutil
+import time
 import tomllib
 import xml.etree.ElementTree as ET
 
@@ -17,10 +19,11 @@ from typer.testing import CliRunner
 import jpc.data
 
 with install_import_hook("jpc.cli", "beartype.beartype"):
-    from jpc.cli import check, own
+    from jpc.cli import check, describe, own, text, train as train_module
     from jpc.cli.app import app
-    from jpc.cli.config import Data
+    from jpc.cli.config import ConfigError, Data
     from jpc.cli.folder import RunFolder
+    from jpc.cli.outcome import predict_numbers
     from jpc.cli.toml import as_tables, write_tables
     from jpc.cli.train import Watcher
 
@@ -34,6 +37,12 @@ NUMBERS = np.c_[1000 + 5 * X[:, 0], X[:, 1]]
 def strict_jax_afterwards():
     yield
     jax.config.update("jax_enable_x64", True)
+
+
+@pytest.fixture(autouse=True)
+def in_time(monkeypatch):
+    """However busy the machine is, nothing is said to take long."""
+    monkeypatch.setattr(text, "_WHILE", 600.0)
 
 
 def invoke(*args):
@@ -80,8 +89,7 @@ def iris(place):
         patch.setattr(Watcher, "look", lambda self, **state: nothing)
         patch.setattr(Watcher, "report", lambda self, status: None)
         said = succeed("train", "--dataset", path, *QUICK, "--epochs", 10, "--out", out)
-    first = said.splitlines()[0]
-    assert first.startswith(f"{path}: 120 to train, 30 to test; 4 features; 3 classes: setosa")
+    assert f"{path}: 120 to train, 30 to test; 4 features; 3 classes: setosa" in said
     return out
 
 
@@ -90,7 +98,7 @@ def numbers(place):
     np.savez(place / "numbers.npz", x=X, y=NUMBERS)
     args = ["--dataset", place / "numbers.npz", *QUICK, "--epochs", 10]
     said = succeed("train", *args, "--out", place / "numbers")
-    assert "regression of y 1, y 2" in said.splitlines()[0]
+    assert "regression of y 1, y 2" in said
     assert re.search(r"^test R² 0\.\d+ after 10 epochs$", said, re.MULTILINE)
     return place / "numbers"
 
@@ -189,6 +197,13 @@ class TestRegression:
         page = RunFolder(numbers).report.read_text()
         ET.fromstring(page.removeprefix("<!DOCTYPE html>\n"))
         assert "<h1>numbers, regression: test R² 0." in page
+        task = train_module.prepare(RunFolder(numbers).read_config(), progress=False)
+        state = train_module.restore(task, RunFolder(numbers))
+        first, second = predict_numbers(task, state)
+        truth = task.setting.dataset.schema.decode(task.setting.dataset.test[1])
+        np.testing.assert_allclose(first.truths, truth[:, 0])
+        assert np.corrcoef(first.truths, first.guesses)[0, 1] > 0.7
+        assert page.count("Predicted y ") == 2 * 2 and second.name == "y 2"
         table = succeed("compare", numbers, iris)
         assert re.search(r"^test_r2 +0\.\d+ +- *$", table, re.MULTILINE)
 
@@ -238,6 +253,14 @@ class TestSettings:
         assert (config.training.epochs, config.training.batch_size) == (3, 5)
         assert config.optimiser.learning_rate == 0.5
 
+    def test_a_validation_part_is_there_to_stop_by(self, tmp_path):
+        given = dict(data=dict(dataset=str(tmp_path / "my.npz")), training=dict(patience=2))
+        dataset = self.dataset(20, tmp_path)
+        with pytest.raises(ConfigError, match="--patience needs a validation set"):
+            own.settle(check.make_config(given), dataset)
+        with_part = dataclasses.replace(dataset, validation=dataset.test)
+        assert own.settle(check.make_config(given), with_part).training.patience == 2
+
     def test_a_loaded_run_has_its_targets(self, tmp_path):
         lines = [f"{i},{i * i},{i % 7}.5" for i in range(40)]
         (tmp_path / "my.csv").write_text("\n".join(["a,b,c", *lines]))
@@ -257,6 +280,51 @@ class TestSettings:
     def test_paths_survive_toml(self, path):
         text = write_tables(dict(data=dict(dataset=path)))
         assert tomllib.loads(text)["data"]["dataset"] == path
+
+
+def test_a_published_data_set_is_no_file_of_new_examples(iris):
+    assert "digits is a data set, and not a file" in fail("predict", iris, "digits")
+    assert f"jpc eval {iris} evaluates" in fail("eval", iris, "--data", "mnist")
+
+
+def test_a_run_that_stops_early_predicts(place, iris, monkeypatch):
+    """From its best epoch, with data of which nothing is set apart."""
+    nothing = dict(diagnosis=dict(certificate={}, converged=1.0))
+    monkeypatch.setattr(Watcher, "look", lambda self, **state: nothing)
+    monkeypatch.setattr(Watcher, "report", lambda self, status: None)
+    path, out = place / "my iris.csv", place / "early"
+    args = ["--validation", 24, "--patience", 1, "--epochs", 2, "--out", out]
+    succeed("train", "--dataset", path, *QUICK, *args)
+    assert succeed("predict", out, path).count("\n") == 151
+    whole = json.loads(succeed("eval", out, "--data", path, "--json"))
+    right = [row.split(",")[1] for row in succeed("predict", out, path).splitlines()[1:]]
+    truth = [row.split(",")[-1] for row in path.read_text().splitlines()[1:]]
+    shares = np.mean([a == b for a, b in zip(right, truth, strict=True)])
+    np.testing.assert_allclose(whole["test_acc"], 100 * shares, rtol=1e-5)
+
+
+def test_what_takes_long_to_read_is_said_to_be_read(place, tmp_path, monkeypatch):
+    def wait(*args, **named):
+        time.sleep(0.5)
+        raise ConfigError("It was read.")
+
+    monkeypatch.setattr(text, "_WHILE", 0.01)
+    monkeypatch.setattr(train_module, "load_data", wait)
+    result = invoke("train", "--out", tmp_path / "run")
+    assert (result.stdout, result.exit_code) == ("reading the data ...\n", 2)
+    assert invoke("train", "--quiet", "--out", tmp_path / "run").stdout == ""
+    monkeypatch.setattr(describe, "load", wait)
+    result = invoke("data", "describe", "digits")
+    assert (result.stdout, result.stderr.splitlines()[0]) == ("", "reading the data ...")
+
+
+def test_a_run_is_said_to_be_evaluated(iris, place, monkeypatch):
+    """On stderr, since what is said there is no result."""
+    monkeypatch.setattr(text, "_WHILE", 0.01)
+    predict = ["predict", iris, place / "my iris.csv"]
+    for args, said in ((["eval", iris], "evaluating the run"), (predict, "predicting")):
+        assert invoke(*args).stderr == f"{said} ...\n"
+        assert invoke(*args, "--json").stderr == ""
 
 
 class TestDescription:
@@ -284,8 +352,24 @@ class TestDescription:
         assert re.search(r"^feature p +0 to 4\.38,", said, re.MULTILINE)
         assert re.search(r"^feature q +0 to 2\.2,", said, re.MULTILINE)
 
+    def test_without_targets(self, tmp_path):
+        """Which part has none, and what is not used, is said."""
+        np.savez(tmp_path / "half.npz", x_train=X, y_train=X[:, 0] > 0, x_test=X, more=X)
+        said = succeed("data", "describe", tmp_path / "half.npz")
+        assert "half.npz has no targets of its test data. Call them y_test" in said
+        assert "without its keys 'y_train', 'more'" in said
+
+    def test_what_a_function_prints_is_no_json(self, tmp_path, monkeypatch):
+        text = "def talks():\n    print('reading')\n    return [[0], [1]] * 9, [0, 1] * 9\n"
+        (tmp_path / "own_module.py").write_text(text)
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.syspath_prepend(tmp_path)
+        result = invoke("data", "describe", "own_module:talks", "--json")
+        assert json.loads(result.stdout)["train"] == 14 and "reading" in result.stderr
+
     def test_of_what_is_not_there(self):
         assert "'x' is no data set" in fail("data", "describe", "x")
+        assert "or a path. Did you mean mnist?" in fail("data", "describe", "mnits")
         assert "x.csv: there is no such file" in fail("data", "describe", "x.csv")
 
 

@@ -29,9 +29,10 @@ with install_import_hook("jpc.cli", "beartype.beartype"):
     from jpc.cli.folder import RunFolder
     from jpc.cli.inferred import certify
     from jpc.cli.report import Report
-    from jpc.cli.svg import Line, Mark, chart, matrix
+    from jpc.cli.svg import Line, Mark, chart, matrix, scatter
     from jpc.cli.train import prepare
 
+SVG = "http://www.w3.org/2000/svg"
 EVIL = "<script>alert(1)</script>\"'&"
 
 
@@ -191,6 +192,19 @@ class TestDrawings:
         (ring,) = page.iter("circle")
         (line,) = page.iter("polyline")
         assert line.get("points").split()[1] == f"{ring.get('cx')},{ring.get('cy')}"
+        assert [name for _, name in mark[0].legend] == ["a", "b"]
+
+    def test_predictions_lie_where_they_are(self):
+        """On the line where they are right, and as far above it as they are too large."""
+        (drawing,) = scatter("t", [1.0, 2.0, 9.0], [1.0, 4.0, 7.0], "true", "said", "note")
+        page = ET.fromstring(drawing.file())
+        places = [(float(c.get("cx")), float(c.get("cy"))) for c in page.iter(f"{{{SVG}}}circle")]
+        (line,) = (p.get("points") for p in page.iter(f"{{{SVG}}}polyline"))
+        (x0, y0), (x1, y1) = (map(float, spot.split(",")) for spot in line.split())
+        above = [y0 + (y1 - y0) * (x - x0) / (x1 - x0) - y for x, y in places]
+        np.testing.assert_allclose(above[0], 0, atol=0.1)
+        np.testing.assert_allclose(above[1], -above[2], atol=0.2)
+        assert above[1] > 10
 
     def test_best_epoch_is_that_of_validation(self):
         records = records_of([90.0, 95.0, 94.0])

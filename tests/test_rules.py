@@ -10,6 +10,7 @@ import jax.random as jr
 import numpy as np
 import optax
 import pytest
+from helpers import slowly
 from jaxtyping import install_import_hook
 
 import jpc
@@ -116,6 +117,16 @@ class TestChoices:
 
 class TestSteps:
     """Each rule takes the step of the library."""
+
+    @pytest.mark.parametrize("task", [slowly("discriminative"), slowly("generative"), "hybrid"])
+    def test_a_step_takes_the_method_that_is_carried_along(self, digits, task):
+        """As `fit` gives it to all steps but the first, if inference is that by default."""
+        task = make(digits, task=task)
+        given = task.state() | batch_of(task, digits) | dict(key=jr.key(0))
+        first = eqx.filter_eval_shape(task.step, **given)["inference"]
+        assert isinstance(first, jpc.Equilibrium)
+        then = eqx.filter_eval_shape(task.step, **given, inference=first)["inference"]
+        assert jax.tree.structure(then) == jax.tree.structure(first)
 
     def test_backpropagation_is_that_of_the_loss(self, digits):
         """Against `jax.grad` of the cross-entropy, by a step of plain descent."""
@@ -327,6 +338,9 @@ class TestAdvice:
             f"Try --steps 10{tried}"
         )
         assert said(found=0.1) == said(gradient_error=0.06) == said(gradient_error=None) == []
+        (line,) = said(found=0.1, excess=12.0, energy=16.0)  # A state with less energy is known.
+        assert "(75 % of its energy or more is left). Try --steps 10 or --learning-rate" in line
+        assert said(found=0.1, excess=1.0, energy=16.0) == []
 
     def test_durations(self):
         said = [advice.duration(s) for s in (3.0, 80.0, 100.0, 7200.0, 36e3, 2e5)]

@@ -70,15 +70,26 @@ def advise(config: Config, record: Record) -> list[str]:
 
 def _advise_descent(config: Config, certificate: Mapping[str, Any]) -> list[str]:
     """Descent has no tolerance to meet. What counts is whether the gradient suffers, where the
-    equilibrium is known and learned from.
+    equilibrium is known and learned from. Where it is not, a state that has much less energy
+    says enough.
     """
-    rule, steps = config.training.rule, config.inference.steps or 0
-    error, known = certificate.get("gradient_error"), certificate.get("found", 0.0) >= _FEW
-    if rule not in _AT_THE_END or error is None or error < _SHORT or not known:
+    rule, more = config.training.rule, f"--steps {5 * (config.inference.steps or 0)}"
+    error, left = certificate.get("gradient_error"), _left(certificate)
+    if rule not in _AT_THE_END or error is None:
         return []
-    exact = "" if rule == "epc" else " or --inference equilibrium"
-    off = f"the learning gradient is off by {100 * error:.0f} %"
-    return [f"descent ended short of equilibrium ({off}). Try --steps {5 * steps}{exact}."]
+    if certificate.get("found", 0.0) >= _FEW:
+        off = f"the learning gradient is off by {100 * error:.0f} %" if error >= _SHORT else ""
+        other = "" if rule == "epc" else " or --inference equilibrium"
+    else:
+        off = f"{100 * left:.0f} % of its energy or more is left" if left >= _SHORT else ""
+        other = f" or --learning-rate {(config.optimiser.learning_rate or 0.0) / 5:g}"
+    return [f"descent ended short of equilibrium ({off}). Try {more}{other}."] if off else []
+
+
+def _left(certificate: Mapping[str, Any]) -> float:
+    """The share of the energy that inference could have taken off, at least."""
+    excess, energy = certificate.get("excess"), certificate.get("energy")
+    return excess / energy if excess and energy else 0.0
 
 
 def _closer(config: Config) -> str:

@@ -18,6 +18,11 @@ from .rules import (
     with_rule,
 )
 
+NOTHING_TO_STOP_BY = (
+    "--patience needs a validation set to stop by: give --validation 0.1 too. (To stop by the "
+    "test set would be to fit it.)"
+)
+
 
 def make_config(tables: Mapping[str, Any]) -> Config:
     """A checked configuration, complete but for what the data decides.
@@ -212,9 +217,8 @@ def _misfits(config: Config) -> list[tuple[bool, str]]:
             f"{'.' if task == 'regression' else ': mse, huber, bernoulli or poisson.'}",
         ),
         (
-            training.patience is not None and config.data.validation == 0,
-            "--patience needs a validation set to stop by: give --validation 0.1 too. (To stop by "
-            "the test set would be to fit it.)",
+            training.patience is not None and config.data.validation == 0 and not own,
+            NOTHING_TO_STOP_BY,
         ),
         (
             own

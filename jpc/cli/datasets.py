@@ -11,7 +11,7 @@ import jpc.data
 from .._files import write_whole
 from .help import App, Group
 from .shared import Debug, Json, Quiet, app, check_ending, check_name, exits, place, tell
-from .text import say
+from .text import say, told
 
 data_app = App(cls=Group, no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(data_app, name="data")
@@ -61,7 +61,8 @@ def describe_data(
         from .describe import describe_dataset, draw_data, load_any  # noqa: PLC0415
 
         check_ending("--picture", picture, ".png")
-        dataset = load_any(name, target, leave_out)
+        with told("reading the data ...", not as_json, err=True):
+            dataset = load_any(name, target, leave_out)
         if picture is not None:
             picture.parent.mkdir(parents=True, exist_ok=True)
             write_whole(picture, draw_data(dataset))

@@ -1,14 +1,16 @@
 """What is in a data set, in words and as a picture."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from jpc.data import NAMES, DataError, Dataset, NoTargetsError, is_own, load
+from jpc.data import NAMES, Dataset, NoTargetsError, is_own, load
 
+from .._suggest import did_you_mean
 from .config import ConfigError
-from .own import split_names
+from .own import refused, split_names
 from .plot import as_file, plot_pictures
 from .setting import Picture
 
@@ -18,17 +20,18 @@ _SHOWN = 12
 def load_any(name: str, target: str | None, leave_out: str | None) -> Dataset:
     """A data set with its targets, if it has any."""
     if name not in NAMES and not is_own(name):
-        raise ConfigError(f"{name!r} is no data set: there are {', '.join(NAMES)}, or a path.")
+        listed, hint = ", ".join(NAMES), did_you_mean(name, NAMES)
+        raise ConfigError(f"{name!r} is no data set: there are {listed}, or a path.{hint}")
     for flag, value in (("--target", target), ("--leave-out", leave_out)):
         if value is not None and name in NAMES:
             raise ConfigError(f"{flag} is for data of your own; {name} has its labels.")
     without = split_names(leave_out)
-    try:
-        return load(name, target=target, leave_out=without)
-    except NoTargetsError:
-        return load(name, target=(), leave_out=without)
-    except DataError as error:
-        raise ConfigError(str(error)) from None
+    with refused():
+        try:
+            return load(name, target=target, leave_out=without)
+        except NoTargetsError as error:
+            found, said = load(name, target=(), leave_out=without), str(error)
+            return dataclasses.replace(found, note="; ".join(filter(None, (found.note, said))))
 
 
 def describe_dataset(dataset: Dataset, *, whole: bool) -> dict[str, Any]:

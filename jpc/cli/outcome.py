@@ -11,6 +11,7 @@ from .setting import Picture, State, softmax
 from .tasks import AbstractTask
 
 WORST, MOST_INFERRED, _CHUNK, _COLUMNS = 20, 1000, 1000, 8
+MOST_POINTS, _MOST_TARGETS = 1000, 4
 
 
 class Outcome(NamedTuple):
@@ -43,6 +44,30 @@ class Outcome(NamedTuple):
         order = np.argsort(-counts, axis=None, kind="stable")[:number]
         pairs = [divmod(int(i), len(self.classes)) for i in order]
         return [(self.classes[i], self.classes[j], int(counts[i, j])) for i, j in pairs]
+
+
+class Prediction(NamedTuple):
+    """A number that was predicted of test examples: its name, what it is, and what was said, in
+    the units of the data.
+    """
+
+    name: str
+    truths: list[float]
+    guesses: list[float]
+
+
+def predict_numbers(task: AbstractTask, state: State) -> list[Prediction]:
+    """Those of the first test examples, if the task is to predict any."""
+    dataset = task.setting.dataset
+    if task.setting.config.data.task != "regression":
+        return []
+    inputs, targets = (array[:MOST_POINTS] for array in dataset.test)
+    made = _in_chunks(lambda x: task.predict(state, jnp.asarray(x, float)), inputs)
+    if not np.all(np.isfinite(made)):
+        return []
+    both = (dataset.schema.decode(numbers).T.tolist() for numbers in (targets, made))
+    columns = zip(dataset.schema.targets, *both, strict=True)
+    return [Prediction(*column) for column in columns][:_MOST_TARGETS]
 
 
 def observe(task: AbstractTask, state: State) -> Outcome | None:

@@ -5,16 +5,26 @@ import dataclasses
 import hashlib
 import json
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from jpc.data import DataError, Dataset, Schema, load, published_schema, read_like, read_schema
+from jpc.data import (
+    NAMES,
+    DataError,
+    Dataset,
+    Schema,
+    load,
+    published_schema,
+    read_like,
+    read_schema,
+)
 
 from .._files import write_whole
-from .check import decide, resolve
+from .check import NOTHING_TO_STOP_BY, decide, resolve
 from .config import Config, ConfigError, Data
 from .folder import RunFolder
 
@@ -23,10 +33,11 @@ _REGRESSION = dict(regression=True, discriminative=False, generative=False, hybr
 
 
 @contextlib.contextmanager
-def _refused() -> Iterator[None]:
-    """What is wrong with a file is a wrong use."""
+def refused() -> Iterator[None]:
+    """What is wrong with a file is a wrong use. What somebody's function prints is no result."""
     try:
-        yield
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
     except DataError as error:
         raise ConfigError(str(error)) from None
     except ValueError as error:
@@ -41,7 +52,7 @@ def load_own(data: Data, *, flatten: bool) -> Dataset:
     """
     unsupervised, names = data.task == "unsupervised", (data.leave_out, data.target)
     left_out = names if unsupervised else names[:1]
-    with _refused():
+    with refused():
         return load(
             data.dataset,
             target=() if unsupervised else data.target,
@@ -83,6 +94,8 @@ def _check(config: Config, dataset: Dataset) -> None:
         raise ConfigError(
             f"--batch-size {size}, but {dataset.name} has {examples} examples to train with."
         )
+    if config.training.patience is not None and dataset.validation is None:
+        raise ConfigError(NOTHING_TO_STOP_BY)
     if dataset.schema.is_image:
         return
     if config.data.image_size is not None:
@@ -144,15 +157,19 @@ class New(NamedTuple):
 
 def read_new(folder: RunFolder, config: Config, file: str, *, targets: bool = True) -> New:
     """Examples of a new file, normalised as those of the run were. The training data need not be
-    there any more: zeros stand in for it, and for targets that are not wanted.
+    there any more: zeros stand in for it, for what it stopped by, and for targets that are not
+    wanted.
     """
+    if file in NAMES and not Path(file).exists():
+        said = f"{file} is a data set, and not a file of new examples"
+        raise ConfigError(f"{said}: jpc eval {folder.path} evaluates a run on that of its own.")
     if config.data.is_own:
         kept = _read(folder)
         schema, count = read_schema(kept["schema"]), kept["counts"][0]
     else:
         schema = published_schema(config.data.dataset)
         count = len(load(config.data.dataset, progress=False).train[1])
-    with _refused():
+    with refused():
         part = read_like(file, schema, targets=targets)
         known = _zeros(schema, len(part.names))
         if part.targets is not None:
@@ -160,7 +177,9 @@ def read_new(folder: RunFolder, config: Config, file: str, *, targets: bool = Tr
     flat = config.network.kind == "mlp"
     inputs = part.inputs.reshape(len(part.inputs), -1) if flat else part.inputs
     train = np.zeros((count, *inputs.shape[1:]), np.float32), _zeros(schema, count)
-    dataset = Dataset(name=file, train=train, validation=None, test=(inputs, known), schema=schema)
+    held_out = (train[0][:1], train[1][:1]) if config.training.patience else None
+    parts: Any = dict(train=train, validation=held_out, test=(inputs, known))
+    dataset = Dataset(name=file, schema=schema, **parts)
     return New(dataset, part.names, part.targets is not None)
 
 

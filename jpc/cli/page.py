@@ -58,6 +58,8 @@ svg .mark { stroke: var(--ink); }
   vertical-align: middle; border-radius: 2px; }
 .pictures { display: grid; gap: .6rem;
   grid-template-columns: repeat(auto-fill, minmax(76px, 1fr)); }
+.pictures.pairs {
+  grid-template-columns: repeat(auto-fill, minmax(76px, 1fr) minmax(76px, 1fr)); }
 .pictures div { text-align: center; font-size: .8rem; line-height: 1.2; }
 .pictures img { width: 100%; image-rendering: pixelated; border-radius: 4px; display: block;
   margin-bottom: .2rem; }
@@ -173,14 +175,16 @@ def table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return f'<div class="card scroll"><table>{head}{body}</table></div>'
 
 
-def gallery(pictures: Sequence[Picture]) -> str:
+def gallery(pictures: Sequence[Picture], *, pairs: bool = False) -> str:
+    """Pictures with their captions; pairs stay side by side, however wide the page is."""
     cells = "".join(
         f"<div{'' if picture.right else ' class=' + chr(34) + 'wrong' + chr(34)}>"
         f'<img alt="" src="data:image/png;base64,{encode(picture.image)}" />'
         f"{escape(picture.caption)}</div>"
         for picture in pictures
     )
-    return f'<div class="card pictures">{cells}</div>' if cells else ""
+    kind = "card pictures pairs" if pairs else "card pictures"
+    return f'<div class="{kind}">{cells}</div>' if cells else ""
 
 
 def encode(image: np.ndarray) -> str:

@@ -22,7 +22,7 @@ from .metrics import (
     scalars,
     show_metric,
 )
-from .outcome import Outcome
+from .outcome import Outcome, Prediction
 from .page import (
     Number,
     Part,
@@ -38,7 +38,7 @@ from .page import (
     word,
 )
 from .setting import Picture
-from .svg import Drawing, Line, Mark, bars, chart, matrix
+from .svg import Drawing, Line, Mark, bars, chart, matrix, scatter
 from .toml import as_tables
 
 Status = Literal["running", "interrupted", "failed", "finished"]
@@ -69,6 +69,7 @@ class Report:
     config: Config | None = None
     pictures: Sequence[Picture] = ()
     outcome: Outcome | None = None
+    predictions: Sequence[Prediction] = ()
 
     def page(self) -> str:
         """While a run goes on its page loads itself again."""
@@ -93,6 +94,7 @@ class Report:
         method = "" if config is None else config.inference.method or ""
         return [
             _curves(records),
+            _predictions(self.predictions),
             _classes(self.outcome),
             _mistakes(self.outcome),
             energies(method, records),
@@ -192,6 +194,14 @@ def _curve(
     return chart(title, lines, "epoch", label, log=log, most=most, mark=mark, note=text)
 
 
+def _predictions(found: Sequence[Prediction]) -> Part:
+    text = "A point for each test example. On the line what the network says is what is true."
+    drawn = []
+    for name, truths, guesses in found:
+        drawn += scatter(f"Predicted {name}", truths, guesses, "true", "predicted", text)
+    return Part("Predictions of numbers", drawings=drawn)
+
+
 def _classes(outcome: Outcome | None) -> Part:
     if outcome is None:
         return Part("Classes")
@@ -242,14 +252,9 @@ _GALLERIES = {
 
 def _galleries(pictures: Sequence[Picture]) -> list[Part]:
     kinds = dict.fromkeys(picture.kind for picture in pictures)
-    return [
-        Part(
-            kind,
-            note(_GALLERIES.get(kind, "")),
-            more=gallery([picture for picture in pictures if picture.kind == kind]),
-        )
-        for kind in kinds
-    ]
+    of = lambda kind: [picture for picture in pictures if picture.kind == kind]
+    shown = {kind: gallery(of(kind), pairs=kind == "Reconstructions") for kind in kinds}
+    return [Part(kind, note(_GALLERIES.get(kind, "")), more=shown[kind]) for kind in kinds]
 
 
 def _tables(config: Config) -> str:

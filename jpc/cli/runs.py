@@ -19,7 +19,7 @@ from .options import read_config, with_options
 from .safe import kept_safe, tell_of_killed
 from .shared import Debug, Json, Quiet, Run, Seeds, app, check_ending, exits, tell
 from .summary import sweep_and_tell
-from .text import say, say_data
+from .text import say, say_data, told
 
 
 @app.command()
@@ -75,10 +75,11 @@ def train(
         return
     with exits(debug):
         config = _choose_run(file, out, resume, overwrite, given or {})
-        from .metrics import describe_metric  # noqa: PLC0415
-        from .train import prepare, train as train_task  # noqa: PLC0415
+        with told("reading the data ...", shown):  # And JAX, whatever takes longer.
+            from .metrics import describe_metric  # noqa: PLC0415
+            from .train import prepare, train as train_task  # noqa: PLC0415
 
-        task = prepare(config, progress=shown)
+            task = prepare(config, progress=shown)
         with _take(out, resume, overwrite, config) as folder, kept_safe(folder, debug):
             if shown:
                 if config.data.is_own:
@@ -156,9 +157,10 @@ def evaluate(
     jpc eval runs/digits-1
     """
     with exits(debug):
-        from .evaluate import evaluate_run  # noqa: PLC0415
+        with told("evaluating the run ...", not as_json, err=True):
+            from .evaluate import evaluate_run  # noqa: PLC0415
 
-        found = evaluate_run(RunFolder(run), data)
+            found = evaluate_run(RunFolder(run), data)
         tell_of_killed([RunFolder(run)])
     tell(found, as_json)
 
@@ -178,10 +180,11 @@ def predict(
     jpc predict runs/my-1 new.csv --out predictions.csv
     """
     with exits(debug):
-        from .predict import check_output, predict_run, write_csv  # noqa: PLC0415
+        with told("predicting ...", not as_json, err=True):
+            from .predict import check_output, predict_run, write_csv  # noqa: PLC0415
 
-        check_output(out)
-        rows = predict_run(RunFolder(run), file)
+            check_output(out)
+            rows = predict_run(RunFolder(run), file)
         if out is not None:
             out.parent.mkdir(parents=True, exist_ok=True)
             write_whole(out, write_csv(rows))

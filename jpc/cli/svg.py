@@ -153,8 +153,26 @@ def chart(
     legend = _legend([line.name for line in lines])
     if mark is not None:
         drawn.append(_ring(mark, x_axis, y_axis))
+        legend = legend or [(colour(0, 1), lines[0].name)]
         legend = [*legend, ("currentColor", mark.text)]
     return [Drawing(title, "".join(drawn), legend=legend, note=note)]
+
+
+def scatter(
+    title: str, xs: Sequence[Number], ys: Sequence[Number], x_label: str, y_label: str, note: str
+) -> list[Drawing]:
+    """A point for each pair, and the line on which both are the same."""
+    axis, shade = linear_axis([*xs, *ys]), colour(0, 1)
+    ends = [_spot(x, x, axis, axis) for x in (axis.low, axis.high)]
+    spots = [_spot(x, y, axis, axis) for x, y in zip(xs, ys, strict=True)]
+    points = [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" />' for x, y in spots]
+    drawn = [
+        *_grid(axis, axis),
+        *_labels(x_label, y_label),
+        f'<polyline class="mark" fill="none" points="{_joined(ends)}" />',
+        f'<g fill="{shade}" fill-opacity="0.6">{"".join(points)}</g>',
+    ]
+    return [Drawing(title, "".join(drawn), note=note)]
 
 
 def _visible(line: Line, floor: float, log_x: bool) -> Line:

@@ -262,8 +262,9 @@ class Hybrid(AbstractTask):
         return labels, images
 
     def step(self, *, input, output, key, **state):
-        named: Any = dict(inference=self.setting.inference, **self.setting.options)
-        return jpc.make_hpc_step(**state, output=output, input=input, key=key, **named)
+        # A method that is carried along comes with the state.
+        given: Any = dict(inference=self.setting.inference, **self.setting.options) | state
+        return jpc.make_hpc_step(**given, output=output, input=input, key=key)
 
     def evaluate(self, *, input, output, key, **state):
         del key

@@ -25,9 +25,9 @@ def say(text: object, *, err: bool = False) -> None:
 
 
 @contextlib.contextmanager
-def told(text: str, shown: bool) -> Iterator[None]:
+def told(text: str, shown: bool = True, *, err: bool = False) -> Iterator[None]:
     """Says what goes on if it takes long."""
-    timer = threading.Timer(_WHILE, say, [text])
+    timer = threading.Timer(_WHILE, lambda: say(text, err=err))
     timer.daemon = True
     if shown:
         timer.start()

@@ -16,7 +16,7 @@ from .build import load_data, make_keys, make_mesh
 from .config import Config, ConfigError
 from .diagnose import Diagnosis
 from .folder import Record, RunFolder
-from .outcome import Outcome, observe
+from .outcome import Outcome, Prediction, observe, predict_numbers
 from .own import check_unchanged, keep_data, load_own, settle
 from .report import Report, Status
 from .setting import Picture, State
@@ -38,6 +38,7 @@ class Watcher:
         self._diagnosis = Diagnosis(task)
         self._pictures: list[Picture] = []
         self._outcome: Outcome | None = None
+        self._predictions: list[Prediction] = []
         self._written = -_PAUSE
 
     def look(self, **state: Any) -> dict[str, Any]:
@@ -49,6 +50,7 @@ class Watcher:
     def conclude(self, state: State, status: Status) -> None:
         """The last report, with what takes longer."""
         self._pictures, self._outcome = self._task.pictures(state), observe(self._task, state)
+        self._predictions = predict_numbers(self._task, state)
         self.report(status)
 
     def note(self, record: Record) -> None:
@@ -68,6 +70,7 @@ class Watcher:
             config=config,
             pictures=self._pictures,
             outcome=self._outcome,
+            predictions=self._predictions,
         )
         self._folder.write_report(made.page(), made.drawings())
         if records and status != "running":

@@ -104,11 +104,23 @@ def read_like(name: Given[Name], schema: Given[Schema], *, targets: Given[bool] 
     scaled = inputs.astype(np.float32) / found.white if found.white else schema.scale(inputs)
     check_range(where, schema, scaled)
     known = part.targets if schema.targets and targets else None
-    if known is not None and _is_one_hot(known) and schema.classes:
-        known = np.array(schema.classes)[np.argmax(known, axis=1)]
+    if known is not None and schema.classes:
+        known = _named_like(where, found, schema, known)
     normalised = schema.normalise(scaled)
     check_finite(where, schema, normalised)
     return Part(normalised, known, part.names)
+
+
+def _named_like(where: str, found: Found, schema: Schema, targets: np.ndarray) -> np.ndarray:
+    """Targets of a new file with the names of the classes, if it has any, as the first one was
+    read.
+    """
+    if found.classes:
+        _check_names(where, found.classes, targets)
+        return _class_names(found, targets)
+    if _is_one_hot(targets):
+        return np.array(schema.classes)[np.argmax(targets, axis=1)]
+    return targets
 
 
 def _complete(where: str, key: str, part: Part, none: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -212,7 +224,7 @@ def _in_order(found: Found, targets: np.ndarray, names: np.ndarray) -> list[str]
 
 def _check_classes(where: str, classes: tuple[str, ...], examples: int) -> None:
     if len(classes) < 2:
-        raise DataError(f"{where} has one class only: there is nothing to learn.")
+        raise DataError(f"{where} has one class only, {some(classes)}: there is nothing to learn.")
     if len(classes) > max(examples / 2, 2):
         what = f"{len(classes)} different targets in {examples} examples, such as {classes[0]!r}"
         hint = "write numbers as 1234.5, without signs, or " * is_figure(classes[0])

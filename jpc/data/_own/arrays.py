@@ -101,6 +101,8 @@ def read_function(name: str, target: Any) -> Found:
         made = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise DataError(f"{name}: {error}.") from None
+    except (Exception, SystemExit) as error:
+        raise _failed(name, error) from error
     found = _call(name, made)
     if isinstance(found, Sequence) and len(found) == 2:
         names = ("x", "y")
@@ -134,8 +136,13 @@ def _call(name: str, made: Any) -> Any:
         pass
     try:
         return made()
-    except Exception as error:
-        raise RuntimeError(f"{name} failed: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise _failed(name, error) from error
+
+
+def _failed(name: str, error: BaseException) -> RuntimeError:
+    """To leave the program, as scripts do, fails like all else."""
+    return RuntimeError(f"{name} failed: {type(error).__name__}: {error}")
 
 
 def _role(key: str) -> tuple[str, str] | None:
@@ -182,7 +189,10 @@ def _arrange(path: Name, arrays: dict[str, np.ndarray], target: Any, what: str) 
     classes = keys.get(("classes", ""))
     named = () if classes is None else tuple(map(str, np.ravel(arrays[classes])))
     used = [keys[role] for role in keys if role[0] == "targets"]
-    return Found(parts, targets=(used[0] if len(used) == 1 else "target",), classes=named)
+    unused = [key for key in arrays if key not in keys.values()]
+    note = f"without its {what}{'s' * (len(unused) > 1)} {some(unused)}" if unused else ""
+    targets = (used[0] if len(used) == 1 else "target",)
+    return Found(parts, targets=targets, classes=named, note=note)
 
 
 def _pair(path: Name, arrays: dict[str, np.ndarray], keys: dict, part: str) -> Part:

@@ -21,7 +21,7 @@ def read_images(path: Path, size: int | None, like: Like | None, *, classes: boo
     """A folder of images in class folders, perhaps below `train` and `test`. New data may be
     one image, or images in no class folder; so may data without classes.
     """
-    files = _list_parts(path)
+    whole = files = _list_parts(path)
     if like is None and classes:
         files = {part: _in_classes(path, listed) for part, listed in files.items()}
     every = [file for listed in files.values() for file in listed]
@@ -29,11 +29,15 @@ def read_images(path: Path, size: int | None, like: Like | None, *, classes: boo
         other = next((p for p in sorted(path.iterdir()) if p.suffix.lower() in _OTHERS), None)
         hint = f" Did you mean {other}?" if other else ""
         raise DataError(f"{path} has no images ({', '.join(ENDINGS)}).{hint}")
+    left_out = sum(map(len, whole.values())) - len(every)
     shape, note = _choose_shape(list(every), size) if like is None else (like.shape, "")
     if len(shape) != 3:
         raise DataError(f"{path} has images, but the network takes {math.prod(shape)} features.")
     check_size(str(path), len(every) * math.prod(shape))
     parts = {part: _read_part(path, listed, shape) for part, listed in files.items() if listed}
+    said = f"{left_out} image{'s are' if left_out > 1 else ' is'} in no class folder, and left out"
+    said = said if left_out else ""
+    note = "; ".join(filter(None, (said, note)))
     return Found(parts, targets=("class",), note=note, white=255)
 
 
