@@ -326,6 +326,20 @@ def test_what_is_steady_is_so_but_for_rounding():
         assert 1 <= steady / (np.finfo(float).eps * size) <= 100
 
 
+PID = dfx.PIDController(rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("rtol", [None, 0.2])
+@pytest.mark.parametrize("controller", [None, PID, dfx.ConstantStepSize()])
+def test_what_rests_is_steady(controller, rtol):
+    """Its gradient is nothing, which is less than what is steady."""
+    dt = 0.1 if isinstance(controller, dfx.ConstantStepSize) else None
+    flow = jpc.GradientFlow(dfx.Heun(), 1.0, dt, controller, rtol)
+    state = jnp.ones(4)
+    _, steady, _ = flow._tolerances(lambda t, z, args: 0 * z, state, 0 * state)
+    assert 0 < steady <= 2e-6 * 2
+
+
 CUBE = types.SimpleNamespace(
     vf=lambda t, y, args: -(y**3), contr=lambda t0, t1: jnp.asarray(t1 - t0)
 )
@@ -546,6 +560,22 @@ def test_only_what_predicts_nothing_is_moved_by_a_nudge():
     given = [None if z is None else float(z[0, 0]) for z in posed.clamps]
     # Predictions are 2, 4 and 6; of the first error, -1, three quarters are taken off, twice.
     assert given == [1.0, None, 3.0, 6.0 + 0.25 * (5.0 - 6.0), 2.0 * 0.75 * -1.0]
+
+
+def test_the_loss_of_what_is_given_in_part_is_not_weighed():
+    """If it predicts others: where it is free it would be weighed too. Its target can be moved."""
+    x, m, y = numbers(1.0)[:, None], numbers(3.0)[:, None], numbers(5.0)[:, None]
+    layers = [Partial(jnp.multiply, numbers(2.0)[0])] * 2
+    posed = lambda clamps, kind: _pose(
+        forward_of(jpc.PCEnergy(), layers, [None, 0.0 * m, None], clamps),
+        kind, jnp.asarray(0.25), jnp.asarray(2.0),
+    )  # fmt: skip
+    some = jpc.Masked(m, jnp.ones(m.shape, bool))
+    posed([x, some, y], "target")
+    with pytest.raises(ValueError, match=r'and 1 is given in part .*take kind="target"'):
+        posed([x, some, y], "loss")
+    assert posed([x, None, y], "loss").energy.weight == 2.0 * 0.25
+    assert posed([x, None, y], "target").energy.weight == 2.0
 
 
 def test_two_nudges_are_as_good_as_the_worse_one():

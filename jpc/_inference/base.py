@@ -113,6 +113,8 @@ class Record(eqx.Module):
         if (self.ts is None) == (self.length is None):
             raise ValueError("Record needs either ts, or length to keep every step.")
         check_callable("fn", self.fn, "energy.terms")
+        if isinstance(self.fn, type):
+            raise TypeError(f"fn must be a function, such as energy.terms, got {show(self.fn)}.")
         check_count("length", self.length, none=True)
         if self.ts is not None:
             _check_times(self.ts)
@@ -346,6 +348,15 @@ def check_positive(name: str, value: Any, *, none: bool = False) -> None:
     """That it is a positive number, or `None` where that means something."""
     if not (none and value is None):
         check_number(name, value, above=0.0)
+
+
+def check_step(name: str, step: Any, t1: Any) -> None:
+    """That a step is no longer than all of the way: a shorter one would be taken instead."""
+    if not any(isinstance(x, Tracer | None) for x in (step, t1)) and step > t1:
+        raise ValueError(
+            f"{name} is a step, and must be at most t1 (max_t1), which is {float(t1):g}: got "
+            f"{float(step):g}."
+        )
 
 
 def check_matrix(matrix: PyTree, share: Callable[[], PyTree]) -> PyTree:
