@@ -1390,6 +1390,16 @@ class Wired(jpc.AbstractNetworkEnergy):
         return {0: jpc.Node(), 1: jpc.Node(params[0])}
 
 
+class Answers(jpc.AbstractInference):
+    """A method that returns something made of the nodes."""
+
+    what: object
+
+    def __call__(self, energy, params, nodes, clamps, *, record=None, key=None):
+        return self.what(nodes)
+
+
+ITSELF = Answers(lambda nodes: nodes)
 SCHEMA = DIGITS.schema.as_dict()
 SAMPLED = jpc.Langevin(t1=0.1, dt=0.05, preconditioner=[None, jnp.ones(3), jnp.ones(4), None])
 EIGHTH = [
@@ -1449,6 +1459,21 @@ EIGHTH = [
      "loss has 'x', which nothing predicts"),
     ("classes that are floats", lambda: fit(data=(X, LABELS * 1.0), classes=2), VALUE,
      r"output of float64, and classes= is .*labels.astype\(int\)"),
+    *(
+        (f"a method that returns nodes, {name}", call, TYPE, "method of inference returns must be")
+        for name, call in [
+            ("a step", lambda: step(inference=ITSELF)),
+            ("inference", lambda: solve(inference=ITSELF)),
+            ("a filter", lambda: filtered(inference=ITSELF)),
+            ("a smoother", lambda: smoothed(inference=ITSELF)),
+            ("a regime", lambda: jpc.measure_regime(PC, MODEL, NODES, CLAMPS, inference=ITSELF)),
+            ("in errors", lambda: infer(jpc.InErrors(ITSELF))),
+        ]
+    ),
+    ("a method without numbers", lambda: general(inference=Answers(
+        lambda nodes: jpc.Inferred(nodes, ENDED, None))), TYPE, "stats must be"),
+    ("a method's word", lambda: general(inference=Answers(
+        lambda nodes: jpc.Inferred(nodes, "ok", {}))), TYPE, "result must be"),
     ("a key as a metric", lambda: fit(test=(X, Y), evaluate=lambda **k: {"key": k["key"]}), TYPE,
      "evaluate must return a dictionary of arrays of numbers"),
 ]  # fmt: skip

@@ -187,11 +187,15 @@ class Inferred(eqx.Module):
     """
 
     nodes: Nodes
-    result: RESULTS
-    stats: dict[str, Array]
+    result: Given[RESULTS]
+    stats: Given[dict[str, Array]]
     trajectory: Trajectory | None = None
     lesson: tuple[AbstractEnergy, Nodes] | None = None
     method: "AbstractInference | None" = None
+
+    def __check_init__(self):
+        check_type("result", self.result, RESULTS, "jpc.RESULTS.successful")
+        check_type("stats", self.stats, Mapping, '{"steps": 20}')
 
     def __repr__(self) -> str:
         """How the examples ended, and the shapes of what was inferred."""
@@ -250,6 +254,12 @@ class AbstractInference(eqx.Module):
 
         An [`jpc.Inferred`][].
         """
+
+
+def answered(answer: Any) -> Inferred:
+    """What a method returns, which may be somebody's own."""
+    check_type("What a method of inference returns", answer, Inferred, "jpc.finish(...)")
+    return answer
 
 
 def method(call: _Call) -> _Call:
