@@ -204,7 +204,7 @@ _BUSY = 5.0  # So many seconds of the clock for one of a processor, at most.
 _CONTROL = 50  # After so many mutants the tests must pass on what is not changed.
 _PIECE = 4  # So many tests of a file are mapped at a time, if there are several processes.
 _ENOUGH = 20.0  # Seconds of tests that a mutant meets; half as many of their cases, and of others.
-_NOTHING = 0.05  # Seconds that are next to nothing: a few dozen such tests are one other.
+_NOTHING = 0.1  # Seconds that are next to nothing: a few dozen such tests are one other.
 _SHORT = "tests/test_core_says_no.py"  # Its many cases share a function, and no programs.
 _ENV = {  # One thread each. Most programs of a mutant are those that other mutants have compiled.
     "OPENBLAS_NUM_THREADS": "1",

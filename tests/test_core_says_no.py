@@ -1474,6 +1474,16 @@ EIGHTH = [
         lambda nodes: jpc.Inferred(nodes, ENDED, None))), TYPE, "stats must be"),
     ("a method's word", lambda: general(inference=Answers(
         lambda nodes: jpc.Inferred(nodes, "ok", {}))), TYPE, "result must be"),
+    *(
+        (f"a guess that is missing, {name}", ft.partial(jpc.AmortisedEnergy(), MODEL[:2], *given),
+         VALUE, "one of them is None")
+        for name, given in [
+            ("inside", ([X, None, Z[1]], [None, Z[0], Z[1]])),
+            ("at first", ([None, Z[0], Z[1]], [None, Z[0], Z[1]])),
+            ("compared", ([X, Z[0], None], [None, None, Z[1]])),
+            ("compared last", ([X, Z[0], None], [None, Z[0], None])),
+        ]
+    ),
     ("a key as a metric", lambda: fit(test=(X, Y), evaluate=lambda **k: {"key": k["key"]}), TYPE,
      "evaluate must return a dictionary of arrays of numbers"),
 ]  # fmt: skip
