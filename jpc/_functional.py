@@ -17,6 +17,7 @@ from ._clamp import Masked, states
 from ._energy import AbstractEnergy, AmortisedEnergy
 from ._given import check_count, check_flags, show
 from ._inference import AbstractInference, GradientFlow, Record, check_infers
+from ._inference.base import answered
 from ._layer import Layer
 from ._learn import check_learns, check_state, fits, take_step, update
 from ._options import (
@@ -324,7 +325,7 @@ def trim(recorded: PyTree, length: Array) -> PyTree:
 
 
 def solve(setup, params, posed, record):
-    inferred = setup.inference(setup.energy, *posed, record=record)
+    inferred = answered(setup.inference(setup.energy, *posed, record=record))
     activities = lambda nodes: with_prediction(posed.layers, nodes, posed.clamps)
     ends, way = activities(inferred.nodes), inferred.trajectory
     if way is None:

@@ -12,7 +12,7 @@ from ._checks import checked_jit, raise_if, raise_if_not_finite
 from ._energy import AbstractEnergy
 from ._given import check_call, check_callable, check_numbers, check_type, show
 from ._inference import RESULTS, AbstractInference, Inferred, Record
-from ._inference.base import unfit_clamps
+from ._inference.base import answered, unfit_clamps
 from ._layer import traceable
 from ._learn import check_state, learn
 from ._numbers import floats_to_arrays
@@ -157,8 +157,8 @@ def advance(
     """Inference, and what there is to learn from it: an energy, as a function of the parameters,
     and the states at which to learn.
     """
-    inferred = inference(energy, transform(params), nodes, clamps, record=record, key=key)
-    check_type("What a method of inference returns", inferred, Inferred, "jpc.finish(...)")
+    made = transform(params)
+    inferred = answered(inference(energy, made, nodes, clamps, record=record, key=key))
     lesson, states = inferred.lesson or (energy, inferred.nodes)
     of_params = lambda params, nodes, clamps: lesson(transform(params), nodes, clamps)
     return inferred, of_params, states

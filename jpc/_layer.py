@@ -77,10 +77,9 @@ def apply(layer: Callable, *z: Array, name: str = "A layer") -> Array:
         raise TypeError(f"{name} {NEEDS_NUMBERS}") from error
     except (TypeError, ValueError) as error:
         shapes = " and ".join(str(jnp.shape(state)) for state in z)
+        enters = f"what enters it, of shape {shapes} for one example" if z else "no parents"
         why = str(error).partition("\n")[0]
-        raise ValueError(
-            f"{name} cannot take what enters it, of shape {shapes} for one example: {why}"
-        ) from error
+        raise ValueError(f"{name} cannot take {enters}: {why}") from error
 
 
 @ft.partial(jax.jit, static_argnums=0)

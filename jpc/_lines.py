@@ -17,7 +17,7 @@ def read_lines(path: Path, parse: Callable[[Any], T]) -> list[T]:
     for number, line in enumerate(lines, 1):
         try:
             found.append(parse(json.loads(line)))
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             bad.append(str(number))
     if bad:
         said = f"{path} has lines that are no results: {', '.join(bad)}."

@@ -25,7 +25,7 @@ from ._inference import (
     Inferred,
     Nudged,
 )
-from ._inference.base import examples
+from ._inference.base import answered, examples
 from ._inference.chords import derivatives, multiply
 from ._metrics import tree_norm
 from ._numbers import floats_to_arrays
@@ -153,7 +153,7 @@ def _entries(grads: PyTree) -> PyTree:
 
 def _measure(energy, inference, params, nodes, clamps, *, transform, key, split) -> dict[str, Any]:
     made = transform(params)
-    inferred = inference(energy, made, nodes, clamps, key=key)
+    inferred = answered(inference(energy, made, nodes, clamps, key=key))
     problem = (energy, made, nodes, clamps)
     found = compare(energy, inferred, params, nodes, clamps, transform=transform, split=split)
     return found | dict(relaxed=_relaxed(inference, inferred, problem))

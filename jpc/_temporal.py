@@ -32,6 +32,7 @@ from ._energy import (
 from ._energy.network import Network
 from ._given import check_count, check_key, check_model, check_type
 from ._inference import AbstractInference, Inferred, check_infers
+from ._inference.base import answered
 from ._layer import feedforward_batch, parameterise
 from ._learn import check_state, learn
 from ._numbers import floats_to_arrays
@@ -280,7 +281,7 @@ def _filter(energy, inference, params, start, observations, key) -> tuple[Clamps
     def step(before, now):
         seen, key = now
         nodes, clamps = _pose_step(params, before, seen)
-        inferred = inference(energy, params, nodes, clamps, key=key)
+        inferred = answered(inference(energy, params, nodes, clamps, key=key))
         arrays, rest = eqx.partition((clamps, inferred), eqx.is_array)
         return inferred.nodes[1], (arrays, _Fixed(rest))
 
@@ -309,7 +310,7 @@ def _smooth(energy, inference, params, start, observations, key) -> Array:
     whole = SequenceEnergy(energy, times)
     given = {0: start, len(params): seen}
     nodes, clamps = pose(whole, params, given, masks=masks, start=errors)
-    nodes = inference(whole, params, nodes, clamps, key=key).nodes
+    nodes = answered(inference(whole, params, nodes, clamps, key=key)).nodes
     states_of = lambda nodes, clamps: whole.states(params, nodes, clamps)
     return jax.vmap(states_of, out_axes=1)(nodes, clamps)[0]
 

@@ -13,7 +13,7 @@ after large changes). A mutant is a function whose code is exchanged, in a proce
 from one in which the library has been imported. It meets the tests that reach its line, the
 quickest of each file first; if these pass, others of the files that they are from, as far as that
 takes a minute. None of them is marked slow. It is caught if a test fails, or takes far longer than
-it did.
+it did. Tests that take next to nothing are never left out.
 Survivors are listed with their line; those that are equivalent are in `EQUIVALENT`, with the
 reason.
 Verdicts are added to `--results` as they come: another run with this file goes on, and meets only
@@ -204,6 +204,7 @@ _BUSY = 5.0  # So many seconds of the clock for one of a processor, at most.
 _CONTROL = 50  # After so many mutants the tests must pass on what is not changed.
 _PIECE = 4  # So many tests of a file are mapped at a time, if there are several processes.
 _ENOUGH = 20.0  # Seconds of tests that a mutant meets; half as many of their cases, and of others.
+_NOTHING = 0.1  # Seconds that are next to nothing: a few dozen such tests are one other.
 _SHORT = "tests/test_core_says_no.py"  # Its many cases share a function, and no programs.
 _ENV = {  # One thread each. Most programs of a mutant are those that other mutants have compiled.
     "OPENBLAS_NUM_THREADS": "1",
@@ -613,9 +614,12 @@ def _by_file(tests: Iterable[str]) -> dict[str, list[str]]:
 def _as_many(tests: Iterable[str], seconds: Callable[[str], float], most: float) -> list[str]:
     """The quickest test of each file, the next one of each, and so on, as many as take so long
     together, but at least one: a file of many quick tests has no more to say than the others.
+    Those that take next to nothing all come first.
     """
     files = _by_file(sorted(tests, key=seconds)).values()
-    turns = [(turn, seconds(test), test) for file in files for turn, test in enumerate(file)]
+    free = lambda test: seconds(test) < _NOTHING and not test.startswith(_SHORT)
+    turn = lambda place, test: 0 if free(test) else place
+    turns = [(turn(i, test), seconds(test), test) for file in files for i, test in enumerate(file)]
     kept, total = [], 0.0
     for _, took, test in sorted(turns):
         total += took

@@ -18,6 +18,7 @@ import optimistix as optx
 import pytest
 
 import jpc
+import jpc.bench
 import jpc.data
 from jpc._energy import unfit
 from jpc._fixed import join, split
@@ -1372,6 +1373,125 @@ SEVENTH = [
 ]  # fmt: skip
 ONE_DEVICE = jax.make_mesh((1,), ("a",))
 
+
+class Penalises(jpc.AbstractPenalty):
+    """By whatever is given."""
+
+    what: object
+
+    def penalty(self, params):
+        return self.what
+
+
+class Wired(jpc.AbstractNetworkEnergy):
+    """A state that is predicted by nothing at all."""
+
+    def network(self, params):
+        return {0: jpc.Node(), 1: jpc.Node(params[0])}
+
+
+class Answers(jpc.AbstractInference):
+    """A method that returns something made of the nodes."""
+
+    what: object
+
+    def __call__(self, energy, params, nodes, clamps, *, record=None, key=None):
+        return self.what(nodes)
+
+
+ITSELF = Answers(lambda nodes: nodes)
+SCHEMA = DIGITS.schema.as_dict()
+SAMPLED = jpc.Langevin(t1=0.1, dt=0.05, preconditioner=[None, jnp.ones(3), jnp.ones(4), None])
+EIGHTH = [
+    *(
+        (f"{name} in a folder of that name", call, VALUE, f"{name} begins with ~")
+        for name, call in [
+            ("directory", lambda: jpc.Checkpoints("~/runs")),
+            ("report", lambda: fit(report="~/runs/1")),
+            ("folder", lambda: jpc.load_run("~/runs/1")),
+            ("out", lambda: jpc.bench.bench("deep", "smoke", "~/bench", run=False)),
+        ]
+    ),
+    *(
+        (f"bench {name}={value!r}"[:40], ft.partial(jpc.bench.bench, "deep", "smoke",
+                                                    **(dict(run=False) | {name: value})),
+         (VALUE, TYPE), name)
+        for name, values in {"out": [None, 3, ""], "run": ["no", None], "progress": ["bar"],
+                             "only": ["mlp", None], "minutes": ["1", NAN, -1.0, None]}.items()
+        for value in values
+    ),
+    ("where is a list", lambda: jpc.data.where(["mnist"]), VALUE, "no data set"),
+    ("fetch a list", lambda: jpc.data.fetch(["mnist"]), VALUE, "no data set"),
+    ("fetch with progress", lambda: jpc.data.fetch("digits", progress="no"), VALUE, "progress"),
+    ("fetch to nowhere", lambda: jpc.data.fetch("mnist", root=NUL), VALUE, "root has a NUL"),
+    ("normalised by a word", lambda: jpc.data.published_schema("mnist", "no"), VALUE, "normalise"),
+    ("a schema without a shape",
+     lambda: jpc.data.read_schema({k: v for k, v in SCHEMA.items() if k != "shape"}), VALUE,
+     "given has no 'shape'"),
+    *(
+        (f"a schema's {key} {value!r}", ft.partial(jpc.data.read_schema, SCHEMA | {key: value}),
+         VALUE, f"{key} of a schema must be")
+        for key, value in [("shape", "abc"), ("mean", [NAN]), ("mean", "0"), ("std", [0.0]),
+                           ("std", [-1.0]), ("low", NAN), ("high", "1"), ("name", 3),
+                           ("target_std", [0.0]), ("classes", {"0": 1})]
+    ),
+    ("decode words", lambda: DIGITS.schema.decode(WORDS), TYPE, "outputs must be"),
+    ("a class of a record", lambda: jpc.Record(eqx.nn.Linear, length=3), TYPE, "fn must be"),
+    ("a step beyond the end", lambda: jpc.GradientFlow(
+        dfx.Euler(), 1.0, 20.0, dfx.ConstantStepSize()), VALUE,
+     r"dt0 \(dt\) is a step, and must be at most t1 \(max_t1\), which is 1: got 20"),
+    ("a first step beyond the end", lambda: step(max_t1=0.1, dt=20.0), VALUE, r"\(dt\) is a step"),
+    ("a noisy step beyond the end", lambda: jpc.Langevin(t1=0.01, dt=1.0), VALUE, "dt is a step"),
+    ("a preconditioner of others", lambda: infer(SAMPLED), VALUE,
+     r"preconditioner has the shape \(3,\)"),
+    ("neither matrices nor steps", lambda: jpc.Equilibrium(dense=0, max_steps=0), VALUE,
+     "at least one chord or step"),
+    ("a penalty of None", lambda: (PC + Penalises(None))(MODEL, NODES, CLAMPS), TYPE,
+     r"terms\(...\)\[1\] is None"),
+    ("terms of None and a number", lambda: Says([None, 1.0])(MODEL, NODES, CLAMPS), TYPE,
+     r"terms\(...\)\[0\] is None"),
+    ("a layer without parents", lambda: Wired()(MODEL, [None, FREE[0]], [X, None]), VALUE,
+     "What predicts z_1 cannot take no parents"),
+    ("a lesson of states", lambda: jpc.LocalEnergy()(MODEL, NODES, CLAMPS), TYPE,
+     "pairs of a state and its error, .* z_0 is None"),
+    ("a lesson of three", lambda: jpc.LocalEnergy()(MODEL, [(X, X, X)] * 4, CLAMPS), TYPE,
+     "pairs of a state and its error, .* z_0 is "),
+    ("a lesson of lists", lambda: jpc.LocalEnergy()(MODEL, [[X, X]] * 4, CLAMPS), TYPE,
+     "pairs of a state and its error, .* z_0 is "),
+    ("classes of one number", lambda: jpc.cross_entropy(1.0, 2.0), VALUE, "several classes"),
+    ("a loss of an input", lambda: jpc.GraphEnergy({"y": ["x"]}, loss={"x": jpc.huber}), VALUE,
+     "loss has 'x', which nothing predicts"),
+    ("classes that are floats", lambda: fit(data=(X, LABELS * 1.0), classes=2), VALUE,
+     r"output of float64, and classes= is .*labels.astype\(int\)"),
+    *(
+        (f"a method that returns nodes, {name}", call, TYPE, "method of inference returns must be")
+        for name, call in [
+            ("a step", lambda: step(inference=ITSELF)),
+            ("inference", lambda: solve(inference=ITSELF)),
+            ("a filter", lambda: filtered(inference=ITSELF)),
+            ("a smoother", lambda: smoothed(inference=ITSELF)),
+            ("a regime", lambda: jpc.measure_regime(PC, MODEL, NODES, CLAMPS, inference=ITSELF)),
+            ("in errors", lambda: infer(jpc.InErrors(ITSELF))),
+        ]
+    ),
+    ("a method without numbers", lambda: general(inference=Answers(
+        lambda nodes: jpc.Inferred(nodes, ENDED, None))), TYPE, "stats must be"),
+    ("a method's word", lambda: general(inference=Answers(
+        lambda nodes: jpc.Inferred(nodes, "ok", {}))), TYPE, "result must be"),
+    *(
+        (f"a guess that is missing, {name}", ft.partial(jpc.AmortisedEnergy(), MODEL[:2], *given),
+         VALUE, "one of them is None")
+        for name, given in [
+            ("inside", ([X, None, Z[1]], [None, Z[0], Z[1]])),
+            ("at first", ([None, Z[0], Z[1]], [None, Z[0], Z[1]])),
+            ("compared", ([X, Z[0], None], [None, None, Z[1]])),
+            ("compared last", ([X, Z[0], None], [None, Z[0], None])),
+        ]
+    ),
+    ("a key as a metric", lambda: fit(test=(X, Y), evaluate=lambda **k: {"key": k["key"]}), TYPE,
+     "evaluate must return a dictionary of arrays of numbers"),
+]  # fmt: skip
+
 TABLE = {
     "methods": EVERY_METHOD,
     "states": STATES,
@@ -1389,6 +1509,7 @@ TABLE = {
     "fifth": FIFTH,
     "sixth": SIXTH,
     "seventh": SEVENTH,
+    "eighth": EIGHTH,
 }
 # They take seconds to compile, and others like them are there.
 SELDOM = {"third: times beyond the end", "kinds: learn by line search"}

@@ -25,6 +25,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import jpc
+from jpc._lines import read_lines
 from jpc.data import _formats
 from jpc.data._own import DataError, read_own, table
 
@@ -258,6 +259,48 @@ def test_a_change_that_sets_the_time_back(tmp_path, monkeypatch):
 
     monkeypatch.setattr("csv.reader", change)
     refuse(path, "changed while it was read")
+
+
+# --- runs of somebody else ---
+
+DEEP, OWN = "[" * 100_000, '[data]\ndataset = "x.csv"\n'
+RUNS = [
+    ("metrics.jsonl", DEEP + "\n", "history", "metrics.jsonl is damaged"),
+    ("metrics.jsonl", "3\n", "history", "metrics.jsonl is damaged: .* of no epoch"),
+    ("metrics.jsonl", '{"loss": 1}\n', "history", "metrics.jsonl is damaged: .* of no epoch"),
+    ("metrics.jsonl", "not json\n", "history", "metrics.jsonl is damaged"),
+    ("config.toml", f"a = {DEEP}", "config", "config.toml is not TOML of ours: it is nested"),
+    ("config.toml", "\0", "config", "config.toml is not TOML"),
+    ("config.toml", OWN, "data", "config.toml does not say the task"),
+    ("config.toml", f'{OWN}task = "regression"', "data", "does not say the epochs"),
+    ("data.json", DEEP, "data", "data.json is damaged"),
+    ("data.json", '{"sha256": "0"}', "data", "x.csv is not what it was when"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "asked", "message"), RUNS)
+def test_a_run_that_is_not_one(name, content, asked, message, tmp_path):
+    (tmp_path / "x.csv").write_text("a,b\n" + "".join(f"{i},{i % 2}\n" for i in range(20)))
+    own = f'[data]\ndataset = "{tmp_path}/x.csv"\ntask = "discriminative"\n'
+    own += "[training]\nbatch_size = 4\nepochs = 1\n[optimiser]\nlearning_rate = 0.1\n"
+    (tmp_path / "config.toml").write_text(own)
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=message):
+        getattr(jpc.load_run(tmp_path), asked)
+
+
+@pytest.mark.parametrize("content", [DEEP, "3", "{"])
+def test_a_sweep_that_is_not_one(content, tmp_path):
+    (tmp_path / "sweep.json").write_text(content)
+    said = invoke("sweep", "--seeds", 2, "--out", tmp_path, "--epochs", 1)
+    assert said.exit_code == 2 and f"{tmp_path}/sweep.json is damaged" in said.output
+
+
+@pytest.mark.parametrize("line", [DEEP, "3"])
+def test_lines_that_are_no_results(line, tmp_path):
+    (tmp_path / "x.jsonl").write_text(f'{line}\n{{"a": 1}}\n')
+    with pytest.warns(UserWarning, match="no results: 1"):
+        assert read_lines(tmp_path / "x.jsonl", lambda entry: entry["a"]) == [1]
 
 
 # --- names ---

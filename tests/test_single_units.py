@@ -5,6 +5,7 @@ and what they take and refuse.
 import dataclasses
 import functools as ft
 import types
+from typing import Any
 
 import diffrax as dfx
 import equinox as eqx
@@ -23,13 +24,13 @@ import jpc._regime
 from jpc._inference import equilibrium as equilibrium_module, nudged as nudged_module
 from jpc._inference.backprop import _distance
 from jpc._inference.base import check_matrix, check_positive, conclude, gradient_norm, judge, until
-from jpc._inference.chords import learn_from
+from jpc._inference.chords import Chords, learn_from
 from jpc._inference.equilibrium import Equilibrium, _settle
 from jpc._inference.flow import _relative
 from jpc._inference.forward import Forward
 from jpc._inference.kinks import _at_kinks, _hold_near, _newton, _search, find_kinks, settle
 from jpc._inference.mix import Way, _Pair, _Try
-from jpc._inference.nudged import _combine, _pose, _solve
+from jpc._inference.nudged import _combine, _linear, _pose, _solve
 from jpc._inference.relax import pick
 from jpc._inference.sketch import Sketch
 from jpc._inference.stages import Stages
@@ -326,6 +327,20 @@ def test_what_is_steady_is_so_but_for_rounding():
         assert 1 <= steady / (np.finfo(float).eps * size) <= 100
 
 
+PID = dfx.PIDController(rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("rtol", [None, 0.2])
+@pytest.mark.parametrize("controller", [None, PID, dfx.ConstantStepSize()])
+def test_what_rests_is_steady(controller, rtol):
+    """Its gradient is nothing, which is less than what is steady."""
+    dt = 0.1 if isinstance(controller, dfx.ConstantStepSize) else None
+    flow = jpc.GradientFlow(dfx.Heun(), 1.0, dt, controller, rtol)
+    state = jnp.ones(4)
+    _, steady, _ = flow._tolerances(lambda t, z, args: 0 * z, state, 0 * state)
+    assert 0 < steady <= 2e-6 * 2
+
+
 CUBE = types.SimpleNamespace(
     vf=lambda t, y, args: -(y**3), contr=lambda t0, t1: jnp.asarray(t1 - t0)
 )
@@ -407,7 +422,8 @@ def test_paths_of_samples():
     nodes = [None, jnp.zeros((2, 1))]
     method = jpc.Langevin(3.0, 0.1, path=dfx.VirtualBrownianTree)
     tree, adjoint = method._path(nodes, jr.key(0))
-    assert (float(tree.t0), float(tree.t1)) == (0.0, 3.0) and 0 < tree.tol < 0.1
+    assert (float(tree.t0), float(tree.t1)) == (0.0, 3.0)
+    assert 0 < 3.0 * tree.tol < 0.1  # Of a way from 0 to 1.
     assert isinstance(adjoint, dfx.RecursiveCheckpointAdjoint)
     fresh, adjoint = jpc.Langevin(3.0, 0.1)._path(nodes, jr.key(0))
     assert isinstance(fresh, dfx.UnsafeBrownianPath) and isinstance(adjoint, dfx.ForwardMode)
@@ -423,6 +439,13 @@ def test_speeds_of_nodes():
 
 
 # --- rules ---
+
+
+def test_distances_are_of_all_units():
+    """6 and 8 are 10 together, and 3 and 4 are 5: wherever they are, every unit counts as much."""
+    tree = lambda a, b: {1: jnp.array([a, 0.0]), 2: jnp.array([0.0, b, 0.0])}
+    assert_close(_distance(tree(9.0, 12.0), tree(3.0, 4.0)), 2.0)
+    assert_close(_distance(tree(6.0, 8.0), tree(0.0, 0.0)), 10.0)  # To nothing it is as it is.
 
 
 @pytest.mark.parametrize("rule", [jpc.Backprop(), jpc.FixedPrediction(), jpc.ZIL()])
@@ -548,6 +571,26 @@ def test_only_what_predicts_nothing_is_moved_by_a_nudge():
     assert given == [1.0, None, 3.0, 6.0 + 0.25 * (5.0 - 6.0), 2.0 * 0.75 * -1.0]
 
 
+def test_a_slope_is_of_all_units():
+    assert_close(_linear(numbers(1.0, 2.0, 3.0), numbers(4.0, 5.0, 6.0)), 4.0 + 10.0 + 18.0)
+
+
+def test_the_loss_of_what_is_given_in_part_is_not_weighed():
+    """If it predicts others: where it is free it would be weighed too. Its target can be moved."""
+    x, m, y = numbers(1.0)[:, None], numbers(3.0)[:, None], numbers(5.0)[:, None]
+    layers = [Partial(jnp.multiply, numbers(2.0)[0])] * 2
+    posed = lambda clamps, kind: _pose(
+        forward_of(jpc.PCEnergy(), layers, [None, 0.0 * m, None], clamps),
+        kind, jnp.asarray(0.25), jnp.asarray(2.0),
+    )  # fmt: skip
+    some = jpc.Masked(m, jnp.ones(m.shape, bool))
+    posed([x, some, y], "target")
+    with pytest.raises(ValueError, match=r'and 1 is given in part .*take kind="target"'):
+        posed([x, some, y], "loss")
+    assert posed([x, None, y], "loss").energy.weight == 2.0 * 0.25
+    assert posed([x, None, y], "target").energy.weight == 2.0
+
+
 def test_two_nudges_are_as_good_as_the_worse_one():
     forward = forward_of(PC, LAYERS, *pose([0.0, 0.0]))
     posed = [_pose(forward, "target", jnp.asarray(beta), jnp.ones(())) for beta in (0.1, -0.1)]
@@ -565,6 +608,28 @@ def test_two_nudges_are_as_good_as_the_worse_one():
     assert_close(both.stats["error"], [0.2, 0.4])
     assert_close(both.stats["precision"], [2.0, 2.0])
     assert [float(state[0][0]) for state in both.lesson[1]] == [5.0, -5.0]
+
+
+def test_units_that_rest_at_their_kinks():
+    """They are those whose error is just what their prediction is off zero, times the precision,
+    and not because both are nothing. A unit of a state that does not bend is as it was.
+    """
+    predicted, v = numbers(-0.5, 0.0, -0.3, -0.3), numbers(0.1, 0.2, 0.3, 0.4)
+    pulled = numbers(1.0, 0.0, 0.6, 0.5)
+    both = lambda x: {1: x, 2: x}
+    fake: Any = types.SimpleNamespace(
+        predict=lambda v: (None, both, lambda delta: (delta,), None, both(predicted)),
+        unfolded=types.SimpleNamespace(
+            bends=((1, 0.0),),
+            weights=lambda: both(2.0),
+            unfold=lambda v, given: ({n: jnp.isinf(x) for n, x in v.items()}, {}),
+            held=lambda v, predicted: v,
+        ),
+        given={},
+    )
+    errors, held = Chords.settle(fake, both(v), pulled)
+    assert errors[1].tolist() == [-np.inf, 0.2, -np.inf, 0.4] and errors[2] is v
+    assert held[1].tolist() == [True, False, True, False] and not held[2].any()
 
 
 # --- sketches ---

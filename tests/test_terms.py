@@ -157,6 +157,16 @@ def test_targets_of_a_batch_are_all_looked_at():
     assert wrong(jpc.bernoulli, negative) and not wrong(jpc.bernoulli, fit)
 
 
+def test_classes_are_along_the_last_axis():
+    """Of several words of a text, say: two examples of three words of two classes."""
+    wrong = lambda given: any(map(bool, unfit("y", [jpc.cross_entropy], given).values()))
+    words = jnp.asarray([[[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]]] * 2)
+    assert not wrong(words) and wrong(words.at[1, 2, 0].set(0.9))
+    known = jnp.asarray([[[True] * 2] * 3, [[False] * 2] * 3])  # Of the second one, nothing is.
+    assert not wrong(jpc.Masked(words.at[1].set(0.0), known))
+    assert wrong(jpc.Masked(words.at[0, 1].set(0.0), known))
+
+
 # --- precisions ---
 
 

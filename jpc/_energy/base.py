@@ -121,7 +121,7 @@ def _check_energy(energy: Any) -> AbstractEnergy:
 def _check_terms(terms: Any) -> Terms:
     if terms is None:
         raise TypeError("Terms of an energy are numbers, but terms(...) returned None.")
-    for path, term in jax.tree.leaves_with_path(terms):
+    for path, term in jax.tree.leaves_with_path(terms, is_leaf=lambda term: term is None):
         which = f"terms(...){jax.tree_util.keystr(path)}"
         if not is_real(term):
             raise TypeError(f"Terms of an energy are real numbers, but {which} is {show(term)}.")

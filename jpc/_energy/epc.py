@@ -3,8 +3,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from .._clamp import Masked, entry
-from .._given import check_type
+from .._clamp import Masked, entry, spell
+from .._given import check_type, show
 from .._types import Clamps, Given, Nodes, Terms
 from .base import AbstractEnergy
 from .network import predictions, take_apart
@@ -118,8 +118,15 @@ class LocalEnergy(AbstractEnergy):
         del clamps
         parts = take_apart(eqx.combine(self.arrays, self.rest))
         network = parts.network(params)
-        z = {name: entry(nodes, name)[0] for name in network}
-        delta = {name: entry(nodes, name)[1] for name in network}
+        pairs = {name: entry(nodes, name) for name in network}
+        for name, pair in pairs.items():
+            if not (isinstance(pair, tuple) and len(pair) == 2):
+                raise TypeError(
+                    "The nodes of a jpc.LocalEnergy are pairs of a state and its error, those of "
+                    f"inferred.lesson, but {spell(name)} is {show(pair)}."
+                )
+        z = {name: pair[0] for name, pair in pairs.items()}
+        delta = {name: pair[1] for name, pair in pairs.items()}
         predicted = predictions(network, z, compared=False)
         local = [-jnp.vdot(delta[name], prediction) for name, prediction in predicted.items()]
         precise = [node.surprise(delta[name]) for name, node in network.items() if node.learned]

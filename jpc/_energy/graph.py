@@ -83,6 +83,8 @@ class GraphEnergy(AbstractNetworkEnergy):
                 f"has {', '.join(self.names())}."
             )
         for name, given in self.loss.items():
+            if name not in parents:
+                raise ValueError(f"loss has {name!r}, which nothing predicts: leave it out.")
             check_loss(f"The loss of {name!r}", given)
         for name, given in self.precision.items():
             if name in parents or np.any(given):  # A flat prior is none.

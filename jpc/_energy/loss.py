@@ -48,6 +48,8 @@ def cross_entropy(target: Given[Array], logits: Given[Array]) -> Scalar:
     ```
     """
     target, logits = _alike(target, logits)
+    if not logits.ndim:
+        raise ValueError("The cross-entropy is of several classes, but there is one number.")
     return -jnp.sum(target * jax.nn.log_softmax(logits))
 
 

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
+import numpy as np
 from jax.extend.core import ClosedJaxpr
 from jaxtyping import PRNGKeyArray, PyTree
 
@@ -135,10 +136,11 @@ def check_evaluation(recipe: Recipe, state: PyTree, batch: PyTree) -> tuple[PyTr
     with traceable("evaluate"):
         result, program = _trace(recipe, state, one, jax.random.key(0))
     leaves = jax.tree.leaves(result)
-    if not (
-        isinstance(result, Mapping) and all(isinstance(x, jax.ShapeDtypeStruct) for x in leaves)
-    ):
-        raise TypeError("evaluate must return a dictionary of arrays, such as dict(loss=loss).")
+    number = lambda x: isinstance(x, jax.ShapeDtypeStruct) and isinstance(x.dtype, np.dtype)
+    if not (isinstance(result, Mapping) and all(map(number, leaves))):
+        raise TypeError(
+            "evaluate must return a dictionary of arrays of numbers, such as dict(loss=loss)."
+        )
     return result, program
 
 

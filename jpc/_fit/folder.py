@@ -14,6 +14,11 @@ def check_folder(name: str, folder: Any, *, none: bool = False) -> Any:
         )
     if not os.fspath(folder):
         raise ValueError(f"{name} is empty: write the path of a folder, such as 'runs/1'.")
+    if os.fspath(folder).startswith("~"):
+        raise ValueError(
+            f"{name} begins with ~, which only a shell replaces, so that a folder of that name "
+            f"would be made here: write pathlib.Path({show(os.fspath(folder))}).expanduser()."
+        )
     if "\0" in os.fspath(folder):
         raise ValueError(f"{name} has a NUL in it, as no path can: got {show(folder)}.")
     return folder

@@ -82,6 +82,11 @@ def count_classes(name: str, pair: Pair, classes: Classes, *, complete: bool = T
     """How many classes the integer labels among the input and the output have, if they are not
     given: one more than the largest one.
     """
+    if classes[1] and not any(map(_is_labels, pair)) and _is_array(pair[1]) and pair[1].ndim == 1:
+        raise ValueError(
+            f"{name} has an output of {pair[1].dtype}, and classes= is for integer labels: write "
+            "labels.astype(int), or leave classes= out."
+        )
     count = lambda x, number: _count(name, x, number, complete) if _is_labels(x) else None
     return count(pair[0], classes[0]), count(pair[1], classes[1])
 

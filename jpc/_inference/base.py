@@ -120,6 +120,8 @@ class Record(eqx.Module):
         if (self.ts is None) == (self.length is None):
             raise ValueError("Record needs either ts, or length to keep every step.")
         check_callable("fn", self.fn, "energy.terms")
+        if isinstance(self.fn, type):
+            raise TypeError(f"fn must be a function, such as energy.terms, got {show(self.fn)}.")
         check_count("length", self.length, none=True)
         if self.ts is not None:
             _check_times(self.ts)
@@ -192,11 +194,15 @@ class Inferred(eqx.Module):
     """
 
     nodes: Nodes
-    result: RESULTS
-    stats: dict[str, Array]
+    result: Given[RESULTS]
+    stats: Given[dict[str, Array]]
     trajectory: Trajectory | None = None
     lesson: tuple[AbstractEnergy, Nodes] | None = None
     method: "AbstractInference | None" = None
+
+    def __check_init__(self):
+        check_type("result", self.result, RESULTS, "jpc.RESULTS.successful")
+        check_type("stats", self.stats, Mapping, '{"steps": 20}')
 
     def __repr__(self) -> str:
         """How the examples ended, and the shapes of what was inferred."""
@@ -255,6 +261,12 @@ class AbstractInference(eqx.Module):
 
         An [`jpc.Inferred`][].
         """
+
+
+def answered(answer: Any) -> Inferred:
+    """What a method returns, which may be somebody's own."""
+    check_type("What a method of inference returns", answer, Inferred, "jpc.finish(...)")
+    return answer
 
 
 def method(call: _Call) -> _Call:
@@ -353,6 +365,15 @@ def check_positive(name: str, value: Any, *, none: bool = False) -> None:
     """That it is a positive number, or `None` where that means something."""
     if not (none and value is None):
         check_number(name, value, above=0.0)
+
+
+def check_step(name: str, step: Any, t1: Any) -> None:
+    """That a step is no longer than all of the way: a shorter one would be taken instead."""
+    if not any(isinstance(x, Tracer | None) for x in (step, t1)) and step > t1:
+        raise ValueError(
+            f"{name} is a step, and must be at most t1 (max_t1), which is {float(t1):g}: got "
+            f"{float(step):g}."
+        )
 
 
 def check_matrix(matrix: PyTree, share: Callable[[], PyTree]) -> PyTree:

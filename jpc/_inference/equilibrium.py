@@ -120,7 +120,7 @@ class Equilibrium(AbstractInference):
         for name in ("chords", "max_steps"):
             check_count(name, getattr(self, name), least=0, none=True)
         check_count("dense", self.dense, least=0)
-        if self.chords == self.max_steps == 0:
+        if self.max_steps == 0 and 0 in (self.chords, self.dense):  # Of no matrix are no chords.
             raise ValueError("Equilibrium needs at least one chord or step.")
         check_count("shared", self.shared, none=True)
         check_flags(safe=self.safe, throw=self.throw)

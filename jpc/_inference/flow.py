@@ -21,6 +21,7 @@ from .base import (
     as_precise,
     check_free,
     check_positive,
+    check_step,
     finish,
     method,
     until,
@@ -93,6 +94,7 @@ class GradientFlow(AbstractInference):
         choice("reduction", self.reduction, ("sum", "mean"))
         check_positive("t1", self.t1)
         check_positive("dt0", self.dt0, none=True)
+        check_step("dt0 (dt)", self.dt0, self.t1)
         check_positive("rtol", self.rtol, none=True)
         check_count("max_steps", self.max_steps)
         check_flags(throw=self.throw)

@@ -4,7 +4,7 @@ from .._clamp import like
 from .._energy import EPCEnergy, Unfolded, take_apart
 from .._given import check_type
 from .._types import Given
-from .base import AbstractInference, Inferred, method
+from .base import AbstractInference, Inferred, answered, method
 
 
 class InErrors(AbstractInference):
@@ -38,7 +38,7 @@ class InErrors(AbstractInference):
         network, in_errors = take_apart(energy).network(params), EPCEnergy(energy)
         unfolded, free, given = Unfolded.of(network, nodes, clamps)
         start = like(nodes, jax.vmap(unfolded.coordinates)(free, given))
-        ended = self.inference(in_errors, params, start, clamps, record=record, key=key)
+        ended = answered(self.inference(in_errors, params, start, clamps, record=record, key=key))
         _, errors, _ = Unfolded.of(network, ended.nodes, clamps)
         states = jax.vmap(lambda v, given: unfolded.unfold(v, given)[0])(errors, given)
         reached = like(nodes, {name: states[name] for name in errors})

@@ -25,6 +25,7 @@ from .base import (
     by_name,
     check_free,
     check_positive,
+    check_step,
     gradient_norm,
     method,
     until,
@@ -75,6 +76,7 @@ class Langevin(AbstractInference):
     def __check_init__(self):
         for name in ("t1", "dt", "temperature"):
             check_positive(name, getattr(self, name))
+        check_step("dt", self.dt, self.t1)
         for speed in jax.tree.leaves(self.preconditioner):
             if not is_real(speed) or not (isinstance(speed, Tracer) or np.all(_positive(speed))):
                 raise ValueError(f"preconditioner must be positive numbers, got {show(speed)}.")
@@ -148,7 +150,7 @@ class Langevin(AbstractInference):
                 "preconditioner must be a number, or a tree like the nodes with one for each of "
                 f"them, None where there is none: got {show(self.preconditioner)}."
             )
-        speed = jax.tree.map(lambda m, z: jnp.broadcast_to(m, z.shape), speed, nodes)
+        speed = jax.tree.map(_spread, speed, nodes)
         return inferred(speed, clamps)  # What is given stays as it is.
 
     def _path(self, nodes: Nodes, key: PRNGKeyArray) -> tuple[Any, dfx.AbstractAdjoint]:
@@ -163,6 +165,18 @@ class Langevin(AbstractInference):
         area = dfx.SpaceTimeTimeLevyArea
         tree = dfx.VirtualBrownianTree(t0, t1, dt / 2, shape, key, area)
         return tree, dfx.RecursiveCheckpointAdjoint()
+
+
+def _spread(speed: Any, state: Array) -> Array:
+    """One for each unit of a state."""
+    shape = jnp.shape(speed)
+    try:
+        return jnp.broadcast_to(speed, state.shape)
+    except ValueError:
+        raise ValueError(
+            f"preconditioner has the shape {shape} for a node of shape {state.shape}: give a "
+            "number, or an array that can be broadcast to it."
+        ) from None
 
 
 def _positive(speed: Any) -> Any:

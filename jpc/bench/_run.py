@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,23 +10,25 @@ from typing import Any
 import jpc.data
 
 from .._device import accelerated, rounds_products
-from .._given import choice
+from .._fit.folder import check_folder
+from .._given import check_callable, check_flags, check_number, choice
 from .._jobs import run_jobs, where
 from .._lines import append_lines, read_lines
+from .._types import Given
 from ._report import write_report
 from ._table import NETWORKS, SIZES, SUITES, Cell
 from ._train import compiling, run_cell
 
 
 def bench(
-    name: str,
-    size: str = "default",
-    out: Path = Path("bench"),
+    name: Given[str],
+    size: Given[str] = "default",
+    out: Given[str | os.PathLike] = Path("bench"),
     *,
-    run: bool = True,
-    only: Callable[[Cell], bool] = lambda cell: True,
-    minutes: float = math.inf,
-    progress: bool = True,
+    run: Given[bool] = True,
+    only: Given[Callable[[Cell], bool]] = lambda cell: True,
+    minutes: Given[float] = math.inf,
+    progress: Given[bool] = True,
 ) -> Path:
     """Trains the networks of a table, and writes `name.md`, `.csv`, `.png` and `.pdf` into a
     folder. The results of each network are kept, so that you can call it again after an
@@ -55,6 +58,11 @@ def bench(
     page = jpc.bench.bench("deep", size="smoke", out=Path("results"))
     ```
     """
+    check_folder("out", out)
+    check_flags(run=run, progress=progress)
+    check_callable("only", only, 'lambda cell: cell.network == "mlp"')
+    if minutes != math.inf:
+        check_number("minutes", minutes, least=0.0)
     suite, out = SUITES[choice("table", name, tuple(SUITES))], Path(out)
     cells, path = suite.cells(choice("size", size, SIZES)), out / "cells.jsonl"
     if run:

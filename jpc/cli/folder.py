@@ -80,9 +80,9 @@ class RunFolder:
         lines = self.metrics.read_bytes().splitlines(keepends=True)
         try:
             return [record for _, record in map(_parse, lines) if record]
-        except ValueError:
+        except (ValueError, RecursionError):
             raise ConfigError(
-                f"{self.metrics} is damaged: a line of it is not JSON. Delete that line."
+                f"{self.metrics} is damaged: a line of it is not JSON, or of no epoch. Delete it."
             ) from None
 
     def write_report(self, page: str, drawings: Sequence[Drawing]) -> None:
@@ -102,7 +102,10 @@ class RunFolder:
 
 def _parse(line: bytes) -> tuple[bytes, Record | None]:
     """A line, and what it says if it is whole."""
-    return line, json.loads(line) if line.endswith(b"\n") else None
+    record = json.loads(line) if line.endswith(b"\n") else None
+    if record is not None and not (isinstance(record, dict) and "epoch" in record):
+        raise ValueError("This is no record of an epoch.")
+    return line, record
 
 
 def _without_nans(tree: Any) -> Any:

@@ -141,7 +141,7 @@ def _read(folder: RunFolder) -> dict[str, Any]:
         raise ConfigError(f"{folder.path} has no data.json, which says what its data was.")
     try:
         return json.loads(folder.data.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{folder.data} is damaged: {error}.") from None
 
 

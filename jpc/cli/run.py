@@ -11,10 +11,10 @@ import jax
 from jpc.data import Dataset
 
 from .build import load_data
-from .config import Config
+from .config import Config, ConfigError
 from .folder import Record, RunFolder
 from .metrics import describe_metric, headline
-from .own import load_own
+from .own import check_unchanged, load_own
 from .report import describe_method
 from .setting import State
 from .tasks import AbstractTask, make_task
@@ -41,9 +41,12 @@ class Run:
             )
         return self._folder.read_config()
 
-    @property
+    @ft.cached_property
     def data(self) -> Dataset:
-        return self._task.setting.dataset
+        dataset = self._task.setting.dataset
+        if self._folder.data.is_file():
+            check_unchanged(self._folder, self.config, dataset)
+        return dataset
 
     @ft.cached_property
     def state(self) -> State:
@@ -63,6 +66,12 @@ class Run:
 
     @ft.cached_property
     def _task(self) -> AbstractTask:
+        training, task = self.config.training, self.config.data.task
+        known = dict(task=task, epochs=training.epochs, batch_size=training.batch_size)
+        if missing := [name for name, value in known.items() if not value]:
+            raise ConfigError(
+                f"{self._folder.config} does not say the {missing[0]}, as that of a run does."
+            )
         with self._precision():
             return make_task(self.config, self._load())
 

@@ -59,7 +59,10 @@ class SweepFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             write_whole(self._options, json.dumps(sweep.fixed))
             return
-        before = json.loads(self._options.read_text())
+        try:
+            before = dict(json.loads(self._options.read_text()))
+        except (ValueError, TypeError, RecursionError):
+            raise ConfigError(f"{self._options} is damaged: name another folder.") from None
         for name in [*before, *sweep.fixed]:
             if before.get(name) != sweep.fixed.get(name):
                 raise ConfigError(

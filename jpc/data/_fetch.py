@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from .._extras import TRAIN
+from .._given import check_flags
 from .._types import Given
 from ._formats import holds
 from ._source import Source, source_of
@@ -12,7 +13,7 @@ from ._source import Source, source_of
 Root: TypeAlias = Given[str | os.PathLike[str] | None]
 
 
-def where(name: str, root: Root = None) -> Path | None:
+def where(name: Given[str], root: Root = None) -> Path | None:
     """Where a data set is on this machine.
 
     **Arguments:**
@@ -39,7 +40,7 @@ def where(name: str, root: Root = None) -> Path | None:
     return next((place for place in places if holds(place, source.contents)), None)
 
 
-def fetch(name: str, *, root: Root = None, progress: bool = True) -> Path:
+def fetch(name: Given[str], *, root: Root = None, progress: Given[bool] = True) -> Path:
     """Makes sure that a data set is on this machine: downloads it into the user's cache unless
     it is found.
 
@@ -60,6 +61,7 @@ def fetch(name: str, *, root: Root = None, progress: bool = True) -> Path:
     digits = jpc.data.fetch("digits")  # Nothing is downloaded: they come with the package.
     ```
     """
+    check_flags(progress=progress)
     if where(name, root) is None:
         _download(name, root, progress)
     return find(name, root)
@@ -76,6 +78,8 @@ def find(name: str, root: Root) -> Path:
 def _places(source: Source, root: Root) -> Iterator[Path]:
     if not isinstance(root, str | os.PathLike | None):
         raise TypeError(f"root must be the path of a folder, got {root!r}.")
+    if root and "\0" in os.fspath(root):
+        raise ValueError(f"root has a NUL in it, as no path can: got {root!r}.")
     roots = [root, os.environ.get("JPC_DATA_DIR"), _cache()]
     for folder in filter(None, roots):
         yield from (Path(folder).expanduser() / place for place in source.places)

@@ -223,7 +223,7 @@ def _load_published(
     )
 
 
-def published_schema(name: str, normalise: bool = True) -> Schema:
+def published_schema(name: Given[str], normalise: Given[bool] = True) -> Schema:
     """The schema of a published data set, without loading it.
 
     **Example:**
@@ -236,6 +236,7 @@ def published_schema(name: str, normalise: bool = True) -> Schema:
     ```
     """
     source = source_of(name)
+    check_flags(normalise=normalise)
     mean, std = _statistics(source, normalise)
     return Schema(
         name=name,

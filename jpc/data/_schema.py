@@ -142,7 +142,11 @@ class Schema:
 
     def decode(self, outputs: Any) -> Float[np.ndarray, "_ targets"]:
         """Predicted numbers in the units of the file."""
-        return np.asarray(outputs, np.float64) * self.target_std + self.target_mean
+        try:
+            numbers = np.asarray(outputs, np.float64)
+        except (TypeError, ValueError):
+            raise TypeError(f"outputs must be an array of numbers, got {outputs!r:.80}.") from None
+        return numbers * self.target_std + self.target_mean
 
     def _broadcast(self, values: np.ndarray) -> np.ndarray:
         return values[:, None, None] if self.is_image else values
@@ -169,8 +173,30 @@ def read_schema(given: Given[Mapping[str, Any]]) -> Schema:
     if not (isinstance(given, Mapping) and given.keys() <= {*names}):
         raise TypeError(f"given must be what as_dict of a schema makes, got {given!r:.80}.")
     arrays = ("mean", "std", "target_mean", "target_std")
+    if missing := [key for key in ("name", "shape", "classes", *arrays) if key not in given]:
+        raise ValueError(f"given has no {missing[0]!r}, which as_dict of a schema writes.")
+    for key, value in given.items():
+        _check_kind(key, value, arrays)
     read: Any = lambda key, value: np.array(value, float) if key in arrays else _as_tuple(value)
     return Schema(**{key: read(key, value) for key, value in given.items()})
+
+
+def _check_kind(key: str, value: Any, arrays: Sequence[str]) -> None:
+    """That it is what a schema has there: numbers, a number, a name, or a list."""
+    number = lambda x: isinstance(x, int | float) and math.isfinite(x)
+    positive = key.endswith("std")
+    if key in arrays:
+        fits = isinstance(value, list | tuple) and all(map(number, value))
+        fits = fits and (not positive or all(x > 0 for x in value))
+        expected = f"a list of {'positive' if positive else 'finite'} numbers"
+    elif key in ("low", "high"):
+        fits, expected = number(value), "a finite number"
+    elif key == "name":
+        fits, expected = isinstance(value, str), "a name"
+    else:
+        fits, expected = isinstance(value, list | tuple), "a list"
+    if not fits:
+        raise ValueError(f"{key} of a schema must be {expected}, got {value!r:.80}.")
 
 
 def _as_tuple(value: Any) -> Any:

@@ -1,6 +1,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ._formats import Raw, Shape, parse_batches, parse_digits, parse_idx
 
@@ -152,9 +153,9 @@ NAMES: tuple[str, ...] = tuple(SOURCES)
 """The published data sets: `"digits"`, `"mnist"`, `"fashion-mnist"` and `"cifar10"`."""
 
 
-def source_of(name: str) -> Source:
+def source_of(name: Any) -> Source:
     """The source of a data set, by its name."""
-    if name not in SOURCES:
+    if not (isinstance(name, str) and name in SOURCES):
         names = ", ".join(SOURCES)
         raise ValueError(f"There is no data set {name!r}. Write one of {names}, or a path.")
     return SOURCES[name]
