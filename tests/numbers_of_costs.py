@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Iterator
 
-from numbers_of_pages import Row, digits, where
+from numbers_of_pages import Row, where
 from numbers_of_variants import costs_of_losses
 
 # A step.
@@ -236,37 +236,50 @@ def rectifiers_by_themselves(rows: list[Row]) -> list[float]:
 # Large outputs.
 
 
+def _large(rows: list[Row], **wanted: object) -> list[Row]:
+    return [row for row in where(rows, **wanted) if "CPU" in row["device"]]
+
+
+def _least_and_most(rows: list[Row], column: str, times: float = 1) -> Iterator[float]:
+    found = [times * row[column] for row in rows]
+    yield from (min(found), max(found))
+
+
 def large_outputs(rows: list[Row]) -> Iterator[float]:
     for act in ("tanh", "gelu"):
         for network in ("at initialisation", "trained"):
             for precision in (0.1, 1):
-                mine = where(rows, act=act, network=network, precision=precision)
+                mine = _large(rows, act=act, network=network, precision=precision)
                 found = {row["method"]: row for row in mine}
                 yield precision
-                for method in ("3 iterations", "5 iterations", "default"):
+                for method in ("as in fit", "3 iterations", "5 iterations", "default"):
                     row = found[f"{method}, prepared"]
                     yield from (row["ratio"], row["error"], 100 * row["certified"])
                 yield found["default"]["ratio"]
 
 
-def _certified(rows: list[Row], precision: float, methods: tuple[str, ...]) -> list[float]:
-    """The times of steps with a default that ends when all examples have converged."""
-    mine = where(rows, precision=precision)
-    return [row["ratio"] for method in methods for row in where(mine, method=method)]
+def _by_default_at_one(rows: list[Row]) -> Iterator[float]:
+    mine = [r for r in _large(rows, precision=1) if r["method"].startswith("default")]
+    assert all(row["certified"] == 1 for row in mine), "all examples"
+    yield from _least_and_most(mine, "ratio")
 
 
 def large_outputs_at_one(rows: list[Row]) -> Iterator[float]:
-    """Times of the default in tens, and time and errors of five iterations."""
-    times = _certified(rows, 1, ("default, prepared", "default"))
-    yield from (digits(min(times), 1), digits(max(times), 1))
-    five = where(rows, precision=1, method="5 iterations, prepared")
-    yield statistics.median(row["ratio"] for row in five)
-    errors = [100 * row["error"] for row in five]
-    yield from (min(errors), max(errors))
+    yield from _by_default_at_one(rows)
+    fit = _large(rows, precision=1, method="as in fit, prepared")
+    yield from _least_and_most(fit, "ratio")
+    yield from _least_and_most(fit, "certified", 100)
+    yield 100 * max(row["error"] for row in fit)
+    three = _large(rows, precision=1, method="3 iterations, prepared")
+    assert not any(row["certified"] for row in three), "none of the examples"
+    yield from _least_and_most(three, "error", 100)
 
 
-def certified_at_a_tenth(rows: list[Row]) -> list[float]:
-    return [statistics.median(_certified(rows, 0.1, ("5 iterations, prepared",)))]
+def certified_at_a_tenth(rows: list[Row]) -> Iterator[float]:
+    fit = _large(rows, precision=0.1, method="as in fit, prepared")
+    yield from _least_and_most(fit, "ratio")
+    yield from _least_and_most(fit, "certified", 100)
+    yield 100 * max(row["error"] for row in fit)
 
 
 def large_outputs_on_an_h200(rows: list[Row]) -> list[float]:
@@ -274,8 +287,19 @@ def large_outputs_on_an_h200(rows: list[Row]) -> list[float]:
 
 
 def what_costs_more(rows: list[Row], variants: list[Row]) -> Iterator[float]:
-    """Of large outputs, with the ends in tens, and of losses."""
-    yield from certified_at_a_tenth(rows)
-    times = _certified(rows, 1, ("default, prepared", "default"))
-    yield from (digits(min(times), 1), digits(max(times), 1))
+    """Of large outputs, and of losses."""
+    yield from _least_and_most(_large(rows, precision=0.1, method="as in fit, prepared"), "ratio")
+    yield from _by_default_at_one(rows)
     yield from costs_of_losses(variants)
+
+
+def many_layers(rows: list[Row]) -> Iterator[float]:
+    """Times of 30 layers, and their largest error in percent; those of 100 layers."""
+    mine = where(rows, method="Equilibrium, default")
+    ratios = [row["ratio"] for row in mine]
+    yield from (min(ratios), max(ratios))
+    few = where(mine, hidden=30)
+    yield from (row["ratio"] for row in few)
+    yield 100 * max(row["error"] for row in few)
+    [many] = where(mine, hidden=100)
+    yield from (many["ratio"], 100 * many["error"])
