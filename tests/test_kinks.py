@@ -168,6 +168,24 @@ def kinks_of(*fns, parents=None):
     return find_kinks(*Unfolded.of(network, nodes, clamps))
 
 
+@pytest.mark.parametrize(("slopes", "bends"), [((0.01, 0.02), {}), ((0.02, 0.02), {1: 0.02})])
+def test_slopes_that_differ_are_not_one(slopes, bends):
+    """Even if all of them are small."""
+    leak = lambda z: jnp.concatenate(
+        [jax.nn.leaky_relu(*of) for of in zip(z.reshape(2, 2), slopes, strict=True)]
+    )
+    kind, found = kinks_of(lambda z: 2 * z, leak)
+    assert kind == ("held" if bends else "rectifiers") and found == pytest.approx(bends)
+
+
+def test_what_cannot_be_tried_out_is_not_held():
+    """A loop of unknown length has no backward pass."""
+    twice = lambda z: jax.lax.while_loop(
+        lambda c: c[0] < 1, lambda c: (c[0] + 1, 2 * c[1]), (0, z)
+    )[1]
+    assert kinks_of(lambda z: 2 * z, lambda z: twice(jax.nn.relu(z))) == ("rectifiers", {})
+
+
 def test_which_kinks_can_be_held():
     linear = eqx.nn.Linear(4, 4, key=jr.key(0))
     first = lambda act: lambda z: linear(act(z))

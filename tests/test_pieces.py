@@ -17,6 +17,7 @@ import pytest
 from helpers import assert_close as same_trees
 
 import jpc
+from jpc import _gap as gap_module
 from jpc._energy import Unfolded
 from jpc._energy.loss import unfit
 from jpc._gap import _relative as relative_gap, tolerance
@@ -1094,6 +1095,31 @@ def test_a_part_of_nothing():
         assert_close(relative_gap([numbers(3.0 * size)], [numbers(4.0 * size)]), 0.75)
         assert relative_gap([numbers(3.0 * size)], [numbers(0.0)]) == INF
     assert relative_gap([numbers(0.0)], [numbers(0.0)]) == 0
+
+
+def test_a_gap_is_to_what_there_is_to_learn(monkeypatch):
+    """That may not be what the states say: here it is of states twice as large."""
+    keys = jr.split(jr.key(0), 3)
+    model = jpc.make_mlp(keys[0], 3, 5, 2, 2, "linear")
+    x, y = jr.normal(keys[1], (7, 3)), jr.normal(keys[2], (7, 2))
+    larger = lambda nodes: jax.tree.map(lambda z: 2 * z, nodes)
+
+    def method(energy, params, nodes, clamps):
+        lesson, ended = (energy, larger(nodes)), jpc.RESULTS.successful
+        return jpc.finish(energy, params, nodes, nodes, clamps, ended, {}, lesson=lesson)
+
+    monkeypatch.setattr(gap_module, "Equilibrium", lambda **_: method)
+    activities = jpc.init_activities_with_ffwd(model, x)
+    found = jpc.equilibrium_gap((model, None), activities, y, x)
+    nodes, clamps = jpc.clamp(activities[:-1], y, x)
+    learned = lambda nodes: eqx.filter_grad(jpc.PCEnergy())(model, nodes, clamps)
+    here, there = (
+        np.concatenate([w.ravel() for w in jax.tree.leaves(learned(z))])
+        for z in (nodes, larger(nodes))
+    )
+    error = np.linalg.norm(here - there) / np.linalg.norm(there)
+    assert_close(found["gradient_error"], error)
+    assert error > 0.1
 
 
 def test_where_nothing_is_compared_there_are_no_errors():
