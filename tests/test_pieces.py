@@ -758,9 +758,34 @@ def test_a_proposal_solves_the_equation_of_the_output(size):
     assert_close(lam + change, target - softmax, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("options", "leaves"),
+    [
+        ({}, True),
+        (dict(chords=16), False),  # As many as were asked for.
+        (dict(shared=None), False),  # The matrix is its own,
+        (dict(dense=2), False),  # or a sketch.
+    ],
+)
+def test_who_leaves_the_batch(options, leaves, monkeypatch):
+    """By default, examples with a whole matrix that is of others. Three units are given."""
+    begun = ways((1.0, 1.0))
+    point = _Pair(jnp.zeros((2, 5)), jnp.zeros((2, 3)))
+    begun, asked = begun._replace(now=begun.now._replace(at=point)), []
+
+    def note(ways, *_, leaves, **__):
+        asked.append(leaves)
+        return ways
+
+    monkeypatch.setattr(equilibrium_module, "until_all", note)
+    jpc.Equilibrium(**options)._go_on(begun, falling(0.5, 0.5), 3)
+    assert asked == [leaves]
+
+
 def test_proposals_begin_where_nothing_changes():
     """A step of Newton's from there, if it is not too long: with a small matrix."""
-    matrix, yhat, lam = 0.01 * np.eye(3), numbers(0.1, 0.2, 0.3), numbers(0.5, -0.2, 0.1)
+    matrix, lam = np.diag([0.01, 0.02, 0.03]), numbers(0.5, -0.2, 0.1)
+    yhat = numbers(0.1, 0.2, 0.3)
     some = Chords(Output(np.eye(3)[0]), {}, Matrix(jnp.asarray(matrix)), 1e-3, True, "none", False)
     loss = lambda y: jpc.cross_entropy(jnp.eye(3)[0], y)
     S = np.eye(3) + np.asarray(jax.hessian(loss)(yhat)) @ matrix
