@@ -149,7 +149,7 @@ def test_an_interruption_that_jax_swallows(tmp_path, monkeypatch):
 def test_an_interruption_in_the_middle_of_a_computation(tmp_path):
     """The process ends, and says how to go on, however busy XLA is."""
     command = [sys.executable, "-m", "jpc", "reproduce", "fig2", "--smoke", "--out", tmp_path]
-    env = dict(os.environ, JAX_ENABLE_COMPILATION_CACHE="0")  # Or it may be done by then.
+    env = dict(os.environ, JAX_ENABLE_COMPILATION_CACHE="0")  # Or it may soon be done.
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
     )

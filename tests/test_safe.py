@@ -31,7 +31,14 @@ from jpc._fit.clock import CompileClock
 from jpc._fit.store import Store
 
 with install_import_hook("jpc.cli", "beartype.beartype"):
-    from jpc.cli import cache, check, evaluate as evaluate_module, safe, train as train_module
+    from jpc.cli import (
+        cache,
+        check,
+        evaluate as evaluate_module,
+        interrupt,
+        safe,
+        train as train_module,
+    )
     from jpc.cli.app import app
     from jpc.cli.config import ConfigError
     from jpc.cli.folder import RunFolder, take_folder
@@ -275,6 +282,19 @@ class TestInterrupts:
 
         with pytest.raises(KeyboardInterrupt, match="Saved in"):
             fit(inspect=swallow, checkpoints=jpc.Checkpoints(tmp_path))
+
+    def test_what_is_said_outlives_the_main_threads_leaving(self, monkeypatch):
+        """The thread may be late. Errors, and an end without any, change what is said back."""
+        monkeypatch.setattr(interrupt, "_farewell", before := lambda: "stopped")
+        said = lambda: "The same command goes on."
+        for error, left in ((ValueError, before), (KeyboardInterrupt, said)):
+            with pytest.raises(error), interrupt.farewell(said):
+                assert interrupt._farewell is said
+                raise error
+            assert interrupt._farewell is left
+        with interrupt.farewell(before):
+            pass
+        assert interrupt._farewell is said
 
     def test_are_answered_while_the_main_thread_cannot(self):
         """A library call holds it, as the compiler does."""

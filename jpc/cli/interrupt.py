@@ -10,12 +10,14 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 INTERRUPTED = 130
 _ASKED_TO_END = bytes([signal.SIGINT]), bytes([signal.SIGTERM])
 _SHOW_CURSOR = "\x1b[?25h"
+_GRACE = 0.2  # Seconds, for a main thread that is ending by itself when we look.
 _farewell: Callable[[], str] = lambda: "stopped"
 
 
@@ -45,11 +47,16 @@ def raised() -> Iterator[None]:
 
 @contextlib.contextmanager
 def farewell(say: Callable[[], str]) -> Iterator[None]:
-    """What is said if the process ends here."""
+    """What is said if the process ends here. It stays so if it is interrupted here: the thread may
+    get to say it only when the main thread has left.
+    """
     global _farewell  # noqa: PLW0603  (there is one process)
     before, _farewell = _farewell, say
     try:
         yield
+    except KeyboardInterrupt:
+        before = say
+        raise
     finally:
         _farewell = before
 
@@ -73,6 +80,7 @@ def ignore_late_threads() -> None:
 def _listen(read: Callable[[], bytes]) -> None:
     _wait(read)
     if signal.getsignal(signal.SIGINT) in (_end_at_once, signal.SIG_IGN):
+        time.sleep(_GRACE)
         _end(_farewell)
     _say("\nstopping as soon as what is done is safe; Ctrl-C again stops at once")
     _wait(read)
