@@ -1,3 +1,4 @@
+import functools as ft
 from collections.abc import Callable
 from typing import Any
 
@@ -29,7 +30,9 @@ class Devices(eqx.Module):
 
     def put(self, tree: PyTree, rule: Rule = replicate) -> PyTree:
         """Copies of all arrays: what is given to a donating function must be ours."""
-        return jax.tree.map(self._place, tree, self._specs(tree, rule))
+        if self.mesh is None:
+            return copy(tree)
+        return jax.tree.map(ft.partial(_place, self.mesh), tree, self._specs(tree, rule))
 
     def put_data(self, tree: PyTree) -> PyTree:
         """All of the data on every device, without another copy of what is there."""
@@ -82,16 +85,21 @@ class Devices(eqx.Module):
         named = lambda path, x: _check_spec(rule(jax.tree_util.keystr(path), x))
         return jax.tree_util.tree_map_with_path(named, tree)
 
-    def _place(self, array: Any, spec: PartitionSpec) -> Array:
-        if self.mesh is None:
-            return jnp.array(array)
-        plain, sharding = np.array(untyped(array)), NamedSharding(self.mesh, spec)
-        return typed(jax.make_array_from_callback(plain.shape, sharding, plain.__getitem__), array)
-
     def _constrain(self, array: Array, spec: PartitionSpec) -> Array:
         if self.mesh is None:
             return array
         return jax.lax.with_sharding_constraint(array, NamedSharding(self.mesh, spec))
+
+
+@jax.jit
+def copy(tree: PyTree) -> PyTree:
+    """Of all arrays, in one program."""
+    return jax.tree.map(jnp.copy, tree)
+
+
+def _place(mesh: Mesh, array: Any, spec: PartitionSpec) -> Array:
+    plain, sharding = np.array(untyped(array)), NamedSharding(mesh, spec)
+    return typed(jax.make_array_from_callback(plain.shape, sharding, plain.__getitem__), array)
 
 
 def _check_spec(spec: Any) -> PartitionSpec:

@@ -7,11 +7,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 from jaxtyping import Array, Bool, Int, PRNGKeyArray, PyTree
 
 from .._checks import all_finite, checks
 from .._device import accelerated
-from .devices import Devices
+from .devices import Devices, copy
 
 Pair = tuple[Any, Any]
 
@@ -135,8 +136,8 @@ def _refresh(recipe: Recipe, carry: Carry, batch: Any, key: PRNGKeyArray, i: Any
 
 def unlearned(shapes: PyTree) -> PyTree:
     """A method that has yet to learn what it carries along."""
-    kind = lambda x: jnp.nan if jnp.issubdtype(x.dtype, jnp.inexact) else 0
-    return jax.tree.map(lambda x: jnp.full(x.shape, kind(x), x.dtype), shapes)
+    kind = lambda x: np.nan if jnp.issubdtype(x.dtype, jnp.inexact) else 0
+    return jax.tree.map(lambda x: np.full(x.shape, kind(x), x.dtype), shapes)
 
 
 def _is_unlearned(method: PyTree) -> Bool[Array, ""]:
@@ -172,7 +173,7 @@ def keep(carry: Carry) -> Carry | None:
     """A copy of what a call takes away, to find out afterwards what went wrong in it. There is
     none on an accelerator, whose memory is needed.
     """
-    return None if accelerated() else jax.tree.map(jnp.copy, carry)
+    return None if accelerated() else copy(carry)
 
 
 @eqx.filter_jit
@@ -219,4 +220,4 @@ def _score(recipe: Recipe, state: PyTree, batch: Pair, real: Array, rows: Array,
 
 
 def zeros(shapes: PyTree) -> PyTree:
-    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)

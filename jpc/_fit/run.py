@@ -6,7 +6,6 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jax.extend.core import ClosedJaxpr
@@ -16,6 +15,7 @@ from .._checks import REMEDY, in_words
 from .._given import is_real, show
 from .clock import compile_clock
 from .data import AbstractData
+from .devices import copy
 from .fingerprint import Digests, digest_program
 from .loop import Carry, Recipe, finite, keep, zeros
 from .progress import AbstractProgress, Record
@@ -211,14 +211,19 @@ class Run:
         history = (*now.history, record)
         best = now.best
         if self.stop is not None and self.stop.best(history) == now.epoch:
-            best = jax.tree.map(jnp.copy, state)
+            best = copy(state)
         carry = Carry(state, self.recipe.devices.put(zeros(sums)), now.carry.method)
         return Snapshot(carry, best, now.epoch + 1, 0, now.total, history)
 
     def _keys(self, epoch: int) -> tuple[PRNGKeyArray, ...]:
         """Those of the order of an epoch, of its steps, and of the test after it."""
         put = self.recipe.devices.put
-        return tuple(put(jr.fold_in(key, epoch)) for key in self.keys)
+        return put(_fold_in(tuple(self.keys), np.asarray(epoch)))
+
+
+@jax.jit
+def _fold_in(keys: tuple[PRNGKeyArray, ...], number: Any) -> tuple[PRNGKeyArray, ...]:
+    return tuple(jr.fold_in(key, number) for key in keys)
 
 
 def _check_seen(seen: Any, metrics: Mapping[str, Any]) -> None:

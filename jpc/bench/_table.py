@@ -160,9 +160,12 @@ def _nudged(**options: Any) -> Callable[[Number | None], jpc.AbstractInference]:
     return lambda strength: jpc.Nudged(strength=strength, throw=False, **options)
 
 
-def _at_equilibrium(beta: float, sign: Any) -> Callable:
-    exact = jpc.Equilibrium(chords=3, max_steps=0, safe=False, throw=False)
-    return _nudged(beta=beta, sign=sign, inference=exact)
+_QUICK = jpc.Equilibrium(chords=3, max_steps=0, safe=False, throw=False)
+_CERTIFIED = jpc.Equilibrium(1e-2, safe=False, throw=False)
+
+
+def _at_equilibrium(beta: float, sign: Any, method: jpc.Equilibrium = _QUICK) -> Callable:
+    return _nudged(beta=beta, sign=sign, inference=method)
 
 
 def _descent(optim: optax.GradientTransformation, steps: int) -> Callable:
@@ -190,6 +193,19 @@ RULES: dict[str, Rule] = {
     ),
     "centred": Rule(
         text="the difference of both, at equilibrium", make=_at_equilibrium(_BETA, "centred")
+    ),
+    "plain-exact": Rule(
+        text="plain, with as many iterations as an example needs to be within 1 %",
+        make=_at_equilibrium(1.0, "positive", _CERTIFIED),
+    ),
+    "positive-exact": Rule(
+        text="positive, likewise", make=_at_equilibrium(_BETA, "positive", _CERTIFIED)
+    ),
+    "negative-exact": Rule(
+        text="negative, likewise", make=_at_equilibrium(_BETA, "negative", _CERTIFIED)
+    ),
+    "centred-exact": Rule(
+        text="centred, likewise", make=_at_equilibrium(_BETA, "centred", _CERTIFIED)
     ),
     "nudged": Rule(text="the limit of small nudges; A is that of four examples", make=_nudged()),
     "nudged-own": Rule(text="the same, each example with its own A", make=_nudged(shared=None)),
@@ -277,10 +293,9 @@ _every |= {"centred": (1.0,), "negative": (1.0,)}
 _every |= {"nudged": (0.1, 1.0, 10.0), "nudged-own": (1.0,)}
 _every |= {"nudged-last": (1.0,), "nudged-last-1000": (1.0,)}
 _main = {"backprop": _NONE, "nudged": (1.0,), "nudged-last": (1.0,), "nudged-own": (1.0,)}
-_by_strength = {
-    "backprop": _NONE,
-    **dict.fromkeys(("plain", "positive", "negative", "centred"), (0.001, 0.01, 0.1, 1.0, 10.0)),
-}
+_SIGNED, _STRENGTHS = ("plain", "positive", "negative", "centred"), (0.001, 0.01, 0.1, 1.0, 10.0)
+_by_strength = {"backprop": _NONE, **dict.fromkeys(_SIGNED, _STRENGTHS)}
+_certified = {"backprop": _NONE, **{f"{rule}-exact": _STRENGTHS for rule in _SIGNED}}
 
 SUITES: dict[str, Suite] = {
     "deep": Suite(
@@ -355,7 +370,14 @@ SUITES: dict[str, Suite] = {
                         _fashion(network="resmlp-mupc", width=128, epochs=5),
                     ],
                     rules=_by_strength,
-                )
+                ),
+                Table(
+                    places=[
+                        _fashion(network=network, width=128, epochs=5)
+                        for network in ("mlp", "mlp-weightnorm", "resmlp", "resmlp-mupc")
+                    ],
+                    rules=_certified,
+                ),
             ],
         },
     ),

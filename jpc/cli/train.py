@@ -102,6 +102,11 @@ def prepare(config: Config, *, progress: bool) -> AbstractTask:
     return task
 
 
+def begin(task: AbstractTask) -> State:
+    """The state of a run before it starts. Its arrays one by one would be thirty programs."""
+    return eqx.filter_jit(task.state)()
+
+
 def train(
     task: AbstractTask, folder: RunFolder, *, resume: bool | Literal["anyway"], progress: bool
 ) -> Record:
@@ -120,7 +125,7 @@ def train(
     """
     config = task.setting.config
     with told("making the network ...", progress):
-        watcher, state = Watcher(task, folder), task.state()
+        watcher, state = Watcher(task, folder), begin(task)
     examples = len(task.setting.dataset.train[1])
     folder.read_metrics()  # If they are damaged, that is known before training.
     if resume is True:
@@ -189,6 +194,6 @@ def make_pair(task: AbstractTask, examples: tuple) -> tuple[Any, Any]:
 def restore(task: AbstractTask, folder: RunFolder) -> State:
     """The state of a run of which at least one epoch is done."""
     try:
-        return fit(task, task.state(), folder, resume=READ, epochs=1, progress=False).state
+        return fit(task, begin(task), folder, resume=READ, epochs=1, progress=False).state
     except OtherRunError as error:
         raise ConfigError(f"{error.found}. Was {folder.config} changed? Change it back.") from None
