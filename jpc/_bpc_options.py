@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
-from ._checks import all_finite, checked_jit, not_finite, raise_if
+from ._checks import all_finite, checked_jit, not_finite, raise_if, which_not_finite
 from ._clamp import Masked, clamp
 from ._energy import AbstractEnergy, BPCEnergy
 from ._given import check_model
@@ -129,7 +129,7 @@ def given(read: Read, output: Array, input: Array | None, activities: list[Array
     missing = " If labels are missing, say with input_mask which are given."
     found = {not_finite("output"): ~all_finite(output)}
     found |= {not_finite("input") + missing: ~all_finite(parts[1])}
-    found |= {not_finite(f"activities[{i}]"): ~all_finite(z) for i, z in enumerate(activities)}
+    found |= which_not_finite({f"activities[{i}]": z for i, z in enumerate(activities)})
     return raise_if(found, parts)
 
 

@@ -210,7 +210,16 @@ def raise_if_not_finite(named: dict[str, PyTree], token: PyTree) -> PyTree:
     """Returns `token`, or raises a run-time error that names the first tree with a NaN or an
     infinity in it.
     """
-    return raise_if({not_finite(name): ~all_finite(tree) for name, tree in named.items()}, token)
+    return raise_if(which_not_finite(named), token)
+
+
+def which_not_finite(named: dict[str, PyTree]) -> dict[str, Bool[Array, ""]]:
+    """Which trees have a NaN or an infinity in them, by message. A program that leaves a mark need
+    not tell them apart: the one that says why will.
+    """
+    if _ON_ERROR.get() in ("nan", "try"):
+        return {not_finite(" or ".join(named)): ~all_finite(list(named.values()))}
+    return {not_finite(name): ~all_finite(tree) for name, tree in named.items()}
 
 
 def not_finite(name: str) -> str:
@@ -264,13 +273,19 @@ def _any_marked(arrays: list) -> Bool[Array, ""]:
     of a loop that follow: its ends are enough to look at.
     """
     filled = [x.ravel() for x in arrays if eqx.is_inexact_array(x) and x.size]
-    ends = [end.astype(jnp.float32) for x in filled for end in (x[0], x[-1])]
-    return jnp.any(jnp.isnan(jnp.array(ends)))
+    ends = [x[:: max(x.size - 1, 1)].astype(jnp.float32) for x in filled]
+    return jnp.any(jnp.isnan(jnp.concatenate([*ends, jnp.zeros(1)])))
+
+
+_SMALL = 4096  # Numbers of an array.
 
 
 def all_finite(tree: PyTree) -> Bool[Array, ""]:
     arrays = jax.tree.leaves(eqx.filter(tree, eqx.is_inexact_array))
-    return jnp.all(jnp.array([_is_finite(leaf) for leaf in arrays]))
+    small = [x.ravel() for x in arrays if x.size <= _SMALL]  # Better one program than many.
+    looked_at = [x for x in arrays if x.size > _SMALL]
+    looked_at += [jnp.concatenate(small)] if small else []
+    return jnp.all(jnp.array([_is_finite(x) for x in looked_at]))
 
 
 def _is_finite(array: Array) -> Bool[Array, ""]:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, ArrayLike, PyTree
 
-from ._checks import all_finite, checked_jit, not_finite, raise_if, raise_if_not_finite
+from ._checks import checked_jit, raise_if, raise_if_not_finite, which_not_finite
 from ._clamp import clamp
 from ._energy import EPCEnergy
 from ._functional import descend, of_params
@@ -276,7 +276,7 @@ def _call(fn: Callable, options: Any, params: Params, errors: Any, output, input
 @checked_jit
 def _jitted(fn, setup, params, errors, output, input, *args):
     found = problems(setup, output, input)
-    found |= {not_finite(f"errors[{i}]"): ~all_finite(e) for i, e in enumerate(errors)}
+    found |= which_not_finite({f"errors[{i}]": e for i, e in enumerate(errors)})
     output = raise_if(found, output)
     return fn(setup, params, _pose(setup, params, errors, output, input), *args)
 

@@ -12,7 +12,7 @@ import optax
 from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, PyTree
 
-from ._checks import all_finite, checked_jit, not_finite, raise_if, raise_if_not_finite
+from ._checks import checked_jit, raise_if, raise_if_not_finite, which_not_finite
 from ._clamp import Masked, states
 from ._energy import AbstractEnergy, AmortisedEnergy
 from ._given import check_count, check_flags, show
@@ -78,8 +78,8 @@ def call_at(fn: Callable, setup: Setup, params: Params, activities: Any, *args) 
 def _jitted(fn, setup, params, activities, output, input, *args):
     output, input = part(setup, "output", output), part(setup, "input", input)
     found = problems(setup, output, input)
-    for i, z in enumerate(activities or ()):
-        found[not_finite(f"activities[{i}]")] = ~all_finite(z)
+    if activities:
+        found |= which_not_finite({f"activities[{i}]": z for i, z in enumerate(activities)})
     output = raise_if(found, output)
     answer = fn(setup, params, pose(setup, params, activities, output, input), *args)
     return raise_if(found, answer)  # What is masked does not reach it.

@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -165,8 +166,13 @@ def check_model(name: str, model: Any, *, holes: bool = False) -> None:
     for i, layer in enumerate(layers, start=1):
         if not (callable(layer) or (holes and layer is None)):
             raise TypeError(f"Layer {i} of {name} is not callable: got {kind(layer)}.")
-        if layer is not None:
+        if not (layer is None or _shows_itself(type(layer))):  # It is asked in every call.
             check_layer(f"Layer {i} of {name}", layer)
+
+
+def _shows_itself(kind: type) -> bool:
+    """Whether it is that of modules that wrap nothing."""
+    return issubclass(kind, eqx.Module) and not hasattr(kind, "__wrapped__")
 
 
 def check_layer(name: str, layer: Any) -> None:
