@@ -13,10 +13,12 @@ import contextlib
 import functools as ft
 import inspect
 import logging
+import math
 import threading
+import time
 from collections.abc import Callable, Hashable, Iterator
 from contextvars import ContextVar
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -30,6 +32,7 @@ from ._given import check_takes
 
 _F = TypeVar("_F", bound=Callable)
 Failure = Literal["default", "raise", "nan", "try"]
+Options = tuple[tuple[str, Any], ...]
 _ON_ERROR: ContextVar[Failure] = ContextVar("on_error", default="default")
 _TRIED: ContextVar[list | None] = ContextVar("tried", default=None)
 _HASTY: ContextVar[bool] = ContextVar("hasty", default=False)
@@ -54,8 +57,8 @@ def checked_jit(fn: _F) -> _F:
     """A function as a compiled program of arrays, everything else being fixed, with checks: in the
     program if it is part of a larger one, else of what it returns.
 
-    On the CPU what failed raises at once. An accelerator is not waited for: there the call raises
-    that comes after the one that failed, at the latest.
+    On the CPU what failed raises at once. An accelerator is not waited for: there one of the next
+    few calls raises it, and the very next one if it comes after a while.
     """
 
     @eqx.filter_jit
@@ -69,8 +72,9 @@ def checked_jit(fn: _F) -> _F:
             fixed, arrays = split(fn(*args, **kwargs))
         return Fixed((fixed, bool(tried))), arrays, _any_marked(arrays)
 
-    compiled = jax.jit(marked, static_argnums=(0, 1))
-    hasty = ft.cache(lambda: jax.jit(marked, static_argnums=(0, 1), compiler_options=_in_haste()))
+    @ft.cache
+    def compiled(options: Options) -> Callable:
+        return jax.jit(marked, static_argnums=(0, 1), compiler_options=dict(options) or None)
 
     needed: set[Hashable] = set()  # What a first try was not enough for.
 
@@ -78,7 +82,7 @@ def checked_jit(fn: _F) -> _F:
         on_error, (fixed, arrays) = _ON_ERROR.get(), split((args, kwargs))
         if on_error != "default" or any(isinstance(x, Tracer) for x in arrays):
             return traced(on_error, args, kwargs)
-        program = hasty() if _HASTY.get() and not accelerated() else compiled
+        program = compiled(_options())
         run = lambda how: in_words(lambda: program(how, fixed, arrays))
         try:
             tries = not (accelerated() or (needed and fixed in needed))
@@ -91,7 +95,8 @@ def checked_jit(fn: _F) -> _F:
         if tries and rest.value[1] and failed:
             needed.add(fixed)
             rest, made, failed = run("nan")
-        _look(failed, lambda: traced("raise", args, kwargs))
+        size = sum(x.size for x in arrays if x is not None)
+        _look(_Call(failed, lambda: traced("raise", args, kwargs), size))
         return join(rest.value[0], made)
 
     return ft.wraps(fn)(call)  # pyright: ignore[reportReturnType]
@@ -124,15 +129,35 @@ def compiling_hastily() -> Iterator[None]:
         _HASTY.reset(token)
 
 
+def _options() -> Options:
+    """How to compile a call."""
+    if accelerated():
+        return _in_graphs() if jax.default_backend() == "gpu" else ()
+    return _in_haste() if _HASTY.get() else ()
+
+
 @ft.cache
-def _in_haste() -> dict[str, Any] | None:
-    """The options for that, of those that this version of XLA knows."""
-    options: dict[str, Any] = {"xla_backend_optimization_level": 0}
-    for known in (options | {"xla_cpu_use_fusion_emitters": False}, options):
+def _in_haste() -> Options:
+    quick = (("xla_backend_optimization_level", 0),)
+    return _first_known(((*quick, ("xla_cpu_use_fusion_emitters", False)), quick))
+
+
+@ft.cache
+def _in_graphs() -> Options:
+    """Loops of the length that they turn out to have go into CUDA graphs, too. The host then need
+    not start each of their turns.
+    """
+    kinds = "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,DYNAMIC_SLICE_FUSION,WHILE"
+    return _first_known(((("xla_gpu_enable_command_buffer", kinds),),))
+
+
+def _first_known(tries: tuple[Options, ...]) -> Options:
+    """The first of some options that this version of XLA knows."""
+    for known in tries:
         with contextlib.suppress(jax.errors.JaxRuntimeError, ValueError):
-            jax.jit(lambda x: x + 1, compiler_options=known)(0.0)
+            jax.jit(lambda x: x + 1, compiler_options=dict(known))(0.0)
             return known
-    return None
+    return ()
 
 
 @contextlib.contextmanager
@@ -159,21 +184,50 @@ def need_more(where: Bool[Array, ""], tree: PyTree) -> PyTree:
     return _mark(where, tree, jnp.nan)
 
 
-_LAST = threading.local()
+class _Call(NamedTuple):
+    """A call: whether it failed, what says why, and how many numbers it holds."""
+
+    failed: Array
+    again: Callable[[], Any]
+    size: int
 
 
-def _look(failed: Array, again: Callable[[], Any]) -> None:
-    """Raises what failed: in this call on the CPU, in the one before it elsewhere. That one has
-    ended, or the device has this one to do while we wait.
+class _Waiting(threading.local):
+    """The calls that were not looked at yet, and when some were last."""
+
+    calls: tuple[_Call, ...] = ()
+    looked: float = -math.inf
+
+
+_WAITING = _Waiting()
+_FEW, _SOON, _LITTLE = 8, 0.01, 2**26  # Calls, seconds, and numbers that these hold.
+
+
+def _look(call: _Call) -> None:
+    """Raises what failed: in this call on the CPU, in one before it elsewhere. To look takes an
+    accelerator a good part of a short call. So it looks at a few at once, before it has waited for
+    long. They have ended, or the device has this one to do meanwhile.
     """
-    if accelerated():
-        last, _LAST.call = getattr(_LAST, "call", None), (failed, again)
-        if last is None:
-            return
-        failed, again = last
-    if failed:
-        _LAST.call = None
-        in_words(lambda: jax.block_until_ready(again()))
+    if not accelerated():
+        _raise_first((call,))
+        return
+    calls, now = _WAITING.calls, time.monotonic()
+    waits = len(calls) < _FEW and now - _WAITING.looked < _SOON
+    if waits and sum(call.size for call in calls) < _LITTLE:
+        _WAITING.calls = (*calls, call)
+        return
+    _WAITING.calls, _WAITING.looked = (call,), now
+    _raise_first(calls)
+
+
+def _raise_first(calls: tuple[_Call, ...]) -> None:
+    """What the first of them that failed says."""
+    flags = [call.failed for call in calls]
+    flags = jax.device_get(flags) if len(calls) > 1 else flags
+    again = [call.again for call, failed in zip(calls, flags, strict=True) if failed]
+    if again:
+        _WAITING.calls = ()
+        in_words(lambda: jax.block_until_ready(again[0]()))
 
 
 def in_words(run: Callable[[], Any]) -> Any:

@@ -6,6 +6,7 @@ compiled; the others share shapes and static options wherever they can.
 """
 
 import re
+from types import SimpleNamespace
 
 import diffrax as dfx
 import equinox as eqx
@@ -554,13 +555,44 @@ def test_good_input_is_not_refused(call):
     assert all(np.all(np.isfinite(array)) for array in arrays(call()))
 
 
-def test_on_an_accelerator_the_next_call_raises(monkeypatch):
-    """It is not waited for, whichever call comes next, and each error comes once."""
+@pytest.fixture
+def accelerator(monkeypatch):
+    """A clock that one sets, and calls that nobody has looked at yet."""
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
     monkeypatch.setattr(_checks, "accelerated", lambda: True)
+    monkeypatch.setattr(_checks, "_WAITING", _checks._Waiting())
+    monkeypatch.setattr(_checks, "time", clock)
+    return clock
+
+
+def test_on_an_accelerator_the_next_call_raises(accelerator):
+    """It is not waited for, whichever call comes next, and each error comes once."""
     energy = lambda y: jpc.pc_energy_fn((MODEL, None), Z, y, x=X)
     expected = energy(Y)
+    accelerator.now += 1
     energy(spoil(Y))
+    accelerator.now += 1
     with pytest.raises(RuntimeError, match="output is not finite"):
         jpc.init_activities_with_ffwd(MODEL, X)
     np.testing.assert_array_equal(energy(Y), expected)
     np.testing.assert_array_equal(energy(Y), expected)
+
+
+def test_calls_in_quick_succession_are_looked_at_together(accelerator):
+    """Of eight of them the first that failed says why, not the others; and nothing is lost."""
+    energy = lambda y=Y, x=X: jpc.pc_energy_fn((MODEL, None), Z, y, x=x)
+    energy()  # The first of all is looked at by the next.
+    for given in ({}, dict(x=spoil(X)), dict(y=spoil(Y)), {}, {}, {}, {}):
+        energy(**given)
+    with pytest.raises(RuntimeError, match="input is not finite"):
+        energy()
+    assert np.isfinite(energy())
+
+
+def test_calls_that_hold_much_are_looked_at_soon(accelerator, monkeypatch):
+    monkeypatch.setattr(_checks, "_LITTLE", 1)
+    energy = lambda y: jpc.pc_energy_fn((MODEL, None), Z, y, x=X)
+    energy(Y)
+    energy(spoil(Y))
+    with pytest.raises(RuntimeError, match="output is not finite"):
+        energy(Y)
