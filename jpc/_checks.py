@@ -26,7 +26,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Int, PyTree
 
-from ._device import accelerated
+from ._device import accelerated, rounds_products
 from ._fixed import Fixed, join, split
 from ._given import check_takes
 
@@ -131,9 +131,9 @@ def compiling_hastily() -> Iterator[None]:
 
 def _options() -> Options:
     """How to compile a call."""
-    if accelerated():
-        return _in_graphs() if jax.default_backend() == "gpu" else ()
-    return _in_haste() if _HASTY.get() else ()
+    if jax.default_backend() == "gpu":
+        return _in_graphs() + (() if rounds_products() else _untuned())
+    return _in_haste() if _HASTY.get() and not accelerated() else ()
 
 
 @ft.cache
@@ -149,6 +149,15 @@ def _in_graphs() -> Options:
     """
     kinds = "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,DYNAMIC_SLICE_FUSION,WHILE"
     return _first_known(((("xla_gpu_enable_command_buffer", kinds),),))
+
+
+@ft.cache
+def _untuned() -> Options:
+    """A product of matrices is rounded alike in all programs, a feedforward pass and predictions
+    that are compared with it. Tuned, it may be of another kind in each, and is rounded in its way.
+    """
+    kinds = ("xla_gpu_autotune_level", 0), ("xla_gpu_enable_triton_gemm", False)
+    return _first_known((kinds,))
 
 
 def _first_known(tries: tuple[Options, ...]) -> Options:

@@ -20,7 +20,7 @@ def predict(
     accelerator, where starting a product of matrices can take longer than the product, equal
     layers make theirs at once. But not if products are rounded to few digits and predictions are
     `compared` with states that were predicted one by one: both must be rounded alike, or their
-    difference is rounding. (At full precision it is, to 1e-7, for the time that it saves.)
+    difference is rounding. (At full precision they are, unless products are tuned: `_checks`.)
     """
     if not accelerated() or (compared and rounds_products()):
         each = zip(layers, inputs, names, strict=True)
