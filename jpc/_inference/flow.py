@@ -12,6 +12,7 @@ from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
+from .._flat import flatten
 from .._given import check_count, check_flags, check_type, choice
 from .._types import Given, Number, Scalar
 from .base import (
@@ -126,7 +127,7 @@ class GradientFlow(AbstractInference):
 
     def _apart(self, energy, params, nodes, clamps, record):
         def one(nodes, clamps):
-            state, unpack = ravel_pytree(nodes)
+            state, unpack = flatten(nodes)
             potential = lambda z: energy.example(params, unpack(z), clamps)
             keep = record and (lambda z: record.fn(params, unpack(z), clamps))
             end, ended, result, stats, way = self._solve(potential, state, record, keep)
@@ -142,7 +143,7 @@ class GradientFlow(AbstractInference):
 
     def _together(self, energy, params, nodes, clamps, record):
         state = jax.vmap(lambda z: ravel_pytree(z)[0])(nodes)
-        unpack = jax.vmap(ravel_pytree(jax.tree.map(lambda z: z[0], nodes))[1])
+        unpack = jax.vmap(flatten(jax.tree.map(lambda z: z[0], nodes))[1])
         potential = lambda z: energy(params, unpack(z), clamps)
         keep = record and (lambda z: jax.vmap(ft.partial(record.fn, params))(unpack(z), clamps))
         end, ended, *how, way = self._solve(potential, state, record, keep)
@@ -160,7 +161,8 @@ class GradientFlow(AbstractInference):
         """The flow of one system: its end, the gradient there, how it ended, and what was kept of
         the way. Its nodes are one array, since a solver does a dozen small things to each.
         """
-        field = lambda t, z, args: -jax.grad(potential)(z)
+        downhill = jax.jit(lambda z: -jax.grad(potential)(z))  # It is traced once.
+        field = lambda t, z, args: downhill(z)
         speed = field(None, state, None)
         controller, steady, curvature = self._tolerances(field, state, speed)
         solver, event = self._watch(speed, steady, curvature)

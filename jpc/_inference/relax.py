@@ -21,6 +21,7 @@ from jaxtyping import Array, Bool
 
 from .._device import rounds_products
 from .._energy import Unfolded, ravel
+from .._flat import flatten
 from .._solve import solve
 from .._types import Number
 
@@ -68,8 +69,8 @@ class _Problem(NamedTuple):
     noise: Array
 
     @staticmethod
-    def of(unfolded: Unfolded, v: dict, given: dict, dense: bool) -> "_Problem":
-        x, unravel = ravel_pytree(v)
+    def of(unfolded: Unfolded, x: Array, unravel: Callable, given: dict, dense: bool):
+        v = unravel(x)
         spread = jax.tree.map(lambda p, z: jnp.broadcast_to(p, z.shape), unfolded.weights(), v)
         P = ravel(spread).astype(x.dtype)
         unravel_yhat = ravel_pytree(unfolded.predict(v, given)[0])[1]
@@ -181,7 +182,7 @@ def relax(
 
     def descend(state):
         x, memory, _, _, _, steps, progress, _ = state
-        problem = _Problem.of(unfolded, unravel(x), given, dense)
+        problem = _Problem.of(unfolded, x, unravel, given, dense)
         point = problem.at(x)
         towards = _aim(problem, point, memory)
         gap = problem.gap(point, point.move if dense else towards)
@@ -198,7 +199,7 @@ def relax(
         end, memory, *_, steps, _ = jax.lax.while_loop(going, ft.partial(_step, problem), start)
         return end.x, memory, gap, point.lam, point.energy, steps, progress, over
 
-    x, unravel = ravel_pytree(v)
+    x, unravel = flatten(v)
     yhat, unravel_lam = ravel_pytree(unfolded.predict(v, given)[0])
     empty = jnp.zeros((_MEMORY, x.size), x.dtype)
     never = jnp.asarray(jnp.inf, x.dtype)

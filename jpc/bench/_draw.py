@@ -75,8 +75,9 @@ def _against_strength(axis: Axes, groups: Mapping[tuple, Sequence[dict]], value:
             continue
         x = sorted(mine)
         mean, deviation = (np.array([f(mine[s]) for s in x]) for f in (np.mean, np.std))
-        style: Any = dict(color=_COLOURS.get(rule), marker="o", markersize=3, linewidth=1.2)
-        axis.errorbar(x, mean, deviation, capsize=2, label=rule, **style)
+        short = rule.removesuffix("-exact")
+        style: Any = dict(color=_COLOURS.get(short), marker="o", markersize=3, linewidth=1.2)
+        axis.errorbar(x, mean, deviation, capsize=2, label=short, **style)
 
 
 def training(found: Mapping[Cell, dict]) -> Figure:
