@@ -36,7 +36,6 @@ def sensitive_networks(rows: list[Row], deep: list[Row]) -> Iterator[float]:
     yield digits(_last(rows, network, "plain", 1)["mean_sensitivity"], 1)
     centred = [_accuracy(rows, network, "centred", p) for p in STRENGTHS[:4]]
     yield from (min(centred), max(centred))
-    yield from _residual_networks(rows)
     behind, _, sensitivity = plain_on_vgg5(deep)
     yield from (sensitivity, behind)
 
@@ -47,24 +46,35 @@ def _ends(rows: list[Row], column: str, **wanted: Any) -> float:
     return statistics.mean(row[column] for row in found)
 
 
-def _residual_networks(rows: list[Row]) -> Iterator[float]:
-    """Sensitivities at a strength of 0.1 as factors, and accuracies as differences."""
+CERTIFIED = ("mlp", "mlp-weightnorm", "resmlp", "resmlp-mupc")
 
-    def beside(network: str, rule: str, strength: float, column: str) -> tuple[float, float]:
+
+def certified_everywhere(rows: list[Row]) -> list[float]:
+    mine = [row for row in rows if row["examples"] and row["epoch"] == row["epochs"]]
+    exact = [row for row in mine if row["rule"].endswith("-exact")]
+    return [100 * min(row["successful"] for row in exact), 1]
+
+
+def certified_networks(rows: list[Row]) -> Iterator[float]:
+    """Points more than backpropagation, and sensitivities relative to it."""
+    columns = ("plain", 0.1), ("plain", 1), ("plain", 10), ("centred", 1), ("centred", 10)
+    for network in CERTIFIED:
         mine = where(rows, network=network)
-        given = dict(rule=rule, strength=strength)
-        return _ends(mine, column, **given), _ends(mine, column, rule="backprop")
+        for rule, strength in (*columns, ("negative", 1)):
+            of = lambda column, rule=f"{rule}-exact", strength=strength, mine=mine: (
+                _ends(mine, column, rule=rule, strength=strength),
+                _ends(mine, column, rule="backprop"),
+            )
+            (one, other), (mine_is, theirs_is) = of("accuracy"), of("mean_sensitivity")
+            yield from (one - other, mine_is / theirs_is)
 
-    def factor(network: str, rule: str) -> float:
-        one, other = beside(network, rule, 0.1, "mean_sensitivity")
-        return one / other
 
-    yield factor("resmlp", "negative")
-    yield from (factor("resmlp-mupc", rule) for rule in ("plain", "negative", "centred"))
-    one, other = beside("resmlp-mupc", "plain", 0.1, "accuracy")
-    yield one - other
-    ends = [beside("resmlp-mupc", "negative", p, "accuracy") for p in STRENGTHS]
-    yield max(other - one for one, other in ends)
+def centred_at_ten(rows: list[Row]) -> Iterator[float]:
+    yield 10
+    for column in ("mean_eigenvalue", "angle", "cost"):
+        given = dict(rule="centred-exact", strength=10)
+        found = [_ends(where(rows, network=name), column, **given) for name in CERTIFIED]
+        yield from (min(found), max(found))
 
 
 def plain_on_vgg5(rows: list[Row]) -> tuple[float, float, float]:
@@ -75,16 +85,10 @@ def plain_on_vgg5(rows: list[Row]) -> tuple[float, float, float]:
     return ends[0] - ends[1], first, digits(_ends(mine, "mean_sensitivity", rule="plain"), 1)
 
 
-def certified_with_three_iterations(rows: list[Row], again: list[Row]) -> Iterator[float]:
+def certified_with_three_iterations(rows: list[Row]) -> Iterator[float]:
     network = "vgg5-weightnorm"
-    shares = [100 * _last(rows, network, "plain", p)["successful"] for p in (0.1, 1, 10)]
-    yield from (shares[0], min(shares[1:]), max(shares[1:]))
-    low, high = (row["found"] for row in again)
-    yield from (low["accuracies"][-1], high["accuracies"][-1])
-    before = _last(rows, "vgg5", "plain", 1)
-    now = high["regimes"][-1]
-    yield from (before["accuracy"], now["mean_sensitivity"])
-    yield from (digits(before["mean_sensitivity"], 2), 100 * now["successful"])
+    yield from (100 * _last(rows, network, "plain", p)["successful"] for p in (0.1, 1, 10))
+    yield _accuracy(rows, network, "negative", 1)
 
 
 STIFF = (

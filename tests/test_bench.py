@@ -118,7 +118,7 @@ def test_says_what_was_found(tmp_path, pretended, monkeypatch):
     assert f"| backprop | 2 | 90.50 ± {spread:.2f} |  | 1 | 1 | 1 | 0 |  |" in text
     assert f"| nudged-last 1 | 2 | 80.50 ± {spread:.2f} | {p:.2g}" in text
     assert "| 1.50 | 1.10 | 2 | 30° | 50% |" in text
-    assert "- vgg7 on cifar10, mse, 25 epochs, clipped: nudged 1, seed 0, 1, 2" in text
+    assert "- vgg7 on cifar10, mse, 25 epochs, clipped, seed 0, 1, 2: all rules" in text
     rows = list(csv.DictReader((tmp_path / "deep.csv").read_text().splitlines()))
     assert len(rows) == 2 * len(pretended)
     assert {row["accuracy"] for row in rows} == {"", "80.0", "81.0", "90.0", "91.0"}

@@ -83,6 +83,7 @@ def _table(place: str, found: Found) -> list[str]:
     rows = [head, ["---"] * len(head), *lines]
     text = NETWORKS[cell.network].text
     width = f"width {cell.width}" if not cell.images else f"{cell.width} channels"
+    width += f", {cell.examples:,} examples" if cell.examples else ""
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     return [f"## {place}", f"{text}, {width}; {cell.optimiser}.", table]
 
@@ -148,9 +149,17 @@ def _picture(kind: str, found: Found, path: Path) -> str:
 
 
 def _not_run(cells: Sequence[Cell], found: Found) -> list[str]:
-    left: dict[str, list[str]] = {}
+    left: dict[str, dict[str, list[str]]] = {}
     for cell in cells:
         if cell not in found:
-            left.setdefault(f"- {cell.place}: {cell.named}", []).append(str(cell.seed))
-    lines = [f"{what}, seed {', '.join(seeds)}" for what, seeds in left.items()]
+            left.setdefault(cell.place, {}).setdefault(cell.named, []).append(str(cell.seed))
+    lines = []
+    for place, rules in left.items():
+        whole = len(rules) == len({cell.named for cell in cells if cell.place == place})
+        groups: dict[str, list[str]] = {}
+        for rule, seeds in rules.items():
+            groups.setdefault(", ".join(seeds), []).append(rule)
+        for seeds, names in groups.items():
+            told = "all rules" if whole and len(groups) == 1 else ", ".join(names)
+            lines.append(f"- {place}, seed {seeds}: {told}")
     return ["\n".join(["Not run:", "", *lines])] if lines else []

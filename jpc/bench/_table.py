@@ -375,6 +375,7 @@ SUITES: dict[str, Suite] = {
                         for network in ("mlp", "mlp-weightnorm", "resmlp", "resmlp-mupc")
                     ],
                     rules=_certified,
+                    seeds=2,
                 ),
             ],
         },
