@@ -201,4 +201,4 @@ def test_what_is_compiled_in_haste_is_the_same(monkeypatch):
     with checks_module.compiling_hastily():
         hasty = double(jnp.arange(3.0))
     assert_close(hasty, plain)
-    assert [options["xla_backend_optimization_level"] for options in asked] == [0]
+    assert [dict(options)["xla_backend_optimization_level"] for options in asked] == [0]

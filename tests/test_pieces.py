@@ -168,7 +168,7 @@ LOSSES = pytest.mark.parametrize("loss", [jpc.squared_error, jpc.cross_entropy])
 def test_a_descent_moves_by_gauss_and_newton(loss):
     unfolded, v, given, _ = chain(loss)
     x, P, J, H, slope, _, _ = dense(unfolded, v, given)
-    problem = _Problem.of(unfolded, v, given, True)
+    problem = _Problem.of(unfolded, *jax.flatten_util.ravel_pytree(v), given, True)
     point = problem.at(x)
     gradient, matrix = P * x + J.T @ slope, np.diag(P) + J.T @ H @ J
     move = np.linalg.solve(matrix, gradient)
@@ -183,7 +183,7 @@ def test_a_descent_moves_by_gauss_and_newton(loss):
 def test_without_a_matrix_it_moves_by_the_precisions():
     unfolded, v, given, _ = chain()
     x, P, J, _, slope, _, _ = dense(unfolded, v, given)
-    point = _Problem.of(unfolded, v, given, False).at(x)
+    point = _Problem.of(unfolded, *jax.flatten_util.ravel_pytree(v), given, False).at(x)
     assert_close(point.move, (P * x + J.T @ slope) / P)
     assert_close(point.lam, -slope)
 
@@ -196,7 +196,7 @@ def test_rounding_of_the_output_is_noise_of_the_errors(has_matrix):
     if has_matrix:
         rounding = np.linalg.solve(np.eye(4) + H @ J @ np.diag(1 / P) @ J.T, rounding)
     noise = J.T @ rounding / P
-    found = _Problem.of(unfolded, v, given, has_matrix).noise
+    found = _Problem.of(unfolded, *jax.flatten_util.ravel_pytree(v), given, has_matrix).noise
     assert_close(found, np.sqrt(noise @ np.diag(P) @ noise))
 
 
@@ -227,7 +227,7 @@ def test_a_flat_state_counts_as_one_at_most(flat, gap):
 
 def test_a_flat_state_has_a_weight_of_one():
     unfolded, v, given, _ = chain(flat=True)
-    problem = _Problem.of(unfolded, v, given, True)
+    problem = _Problem.of(unfolded, *jax.flatten_util.ravel_pytree(v), given, True)
     assert_close(problem.P, [0.0, 0.0, 2.0, 2.0, 2.0])
     assert_close(problem.W, [1.0, 1.0, 0.5, 0.5, 0.5])
 
