@@ -93,8 +93,20 @@ def least_and_most_in_fit(rows: list[Row]) -> list[float]:
     return sorted(row["ratio"] for row in where(rows, method="Equilibrium()", steps=900))
 
 
+def times_in_fit_on_a_cpu(rows: list[Row]) -> Iterator[float]:
+    for method in ("backpropagation", "Equilibrium()", "chords=3, max_steps=0"):
+        for row in where(rows, method=method):
+            yield row["ms"]
+            yield from [row["ratio"]] if method != "backpropagation" else []
+
+
+def converged_on_a_cpu(rows: list[Row]) -> list[float]:
+    (row,) = where(rows, method="Equilibrium()", hidden=10)
+    return [100 * row["converged"]]
+
+
 def in_shorter_turns(rows: list[Row]) -> list[float]:
-    return [row["ratio"] for row in where(rows, steps=300)]
+    return [row["ratio"] for steps in (300, 200) for row in where(rows, steps=steps)]
 
 
 CHORDS = "Equilibrium, 2 chords, S every 10 batches"
@@ -154,7 +166,7 @@ def scaling(rows: list[Row]) -> Iterator[float]:
 
 def calls_beside_the_original(rows: list[Row]) -> Iterator[float]:
     for row in rows:
-        yield from (row["original"], row["ours"], row["ratio"])
+        yield from (row["original"], row["ours"], row["ours"] / row["original"])
 
 
 def differences_of_calls(rows: list[Row]) -> list[float]:
