@@ -211,6 +211,11 @@ def rounding_on_an_accelerator(rows: list[Row]) -> Iterator[float]:
         yield from (row["norm"] for row in where(rows, products=products)[:3])
 
 
+def chains_as_graphs(rows: list[Row]) -> list[float]:
+    assert all(row["difference"] == 0 for row in rows)
+    return [min(row["ratio"] for row in rows), max(row["ratio"] for row in rows)]
+
+
 # Compiling.
 
 OF_COMPILING = (
