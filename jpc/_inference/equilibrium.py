@@ -279,6 +279,8 @@ class Equilibrium(AbstractInference):
             return until_all(ways, step, self.rtol, most, least=min(_EXACT, most), leaves=leaves)
         units = sum(z.size for z in jax.tree.leaves(ways.now.at.v))
         if self.chords is None and (not accelerated() or units > _LARGE):
+            # Two are often enough, and what a loop carries along costs as much as half of one.
+            ways = ways if depth > _DEEP else step(ways)
             return until_together(ways, step, self.rtol, most)
         count = _FEW if self.chords is None else self.chords
         if depth > _DEEP:

@@ -272,12 +272,13 @@ def until_together(ways: Way, step: Callable[[Way], Way], rtol: Number, most: in
     few they also end if two of them leave nearly all of what was left.
     """
 
-    def go_on(state: tuple) -> tuple:
-        ways, gaps = state
-        ways = step(ways)
+    def off(ways: Way) -> Array:
         sizes = jax.vmap(norm)(ways.now.sizes)
-        off = jnp.minimum(ways.now.gap, 1) * sizes
-        return ways, (jnp.sum(off) / at_least(jnp.sum(sizes)), *gaps[:2])
+        return jnp.sum(jnp.minimum(ways.now.gap, 1) * sizes) / at_least(jnp.sum(sizes))
+
+    def go_on(state: tuple) -> tuple:
+        ways, gaps = step(state[0]), state[1]
+        return ways, (off(ways), *gaps[:2])
 
     def unfinished(state: tuple) -> Bool[Array, ""]:
         ways, (gap, _, before) = state
@@ -286,7 +287,7 @@ def until_together(ways: Way, step: Callable[[Way], Way], rtol: Number, most: in
         return (gap > rtol) & falls & (taken < most)
 
     never = jnp.full((), jnp.inf, ways.now.gap.dtype)
-    return jax.lax.while_loop(unfinished, go_on, (ways, (never,) * 3))[0]
+    return jax.lax.while_loop(unfinished, go_on, (ways, (off(ways), never, never)))[0]
 
 
 def _part(changes: Array, sizes: Array, strict: bool) -> Array:
