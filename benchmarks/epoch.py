@@ -165,7 +165,7 @@ def peer(args: argparse.Namespace, hidden: int, data) -> dict:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "data.npz"
         np.savez(path, images=data[0], labels=data[1])
-        command = [args.peer, str(script), str(hidden), str(path)]
+        command = [args.peer, str(script), str(hidden), str(path), "300"]
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")

@@ -12,10 +12,11 @@ It does run with JAX 0.11 and Equinox 0.13. On a machine that has JAX, a folder 
         equinox optax jaxtyping wadler-lindig absl-py typing-extensions
     python benchmarks/epoch.py --peer python3 --peer-path .carry/pcx
 
-`epoch.py` calls it with the number of hidden layers and a file of data, and reads the line of
-JSON that it prints last: the seconds of each epoch, and the versions.
+`epoch.py` and `table.py` call it with the number of hidden layers, a file of data and the width of
+a layer, and read the line of JSON that it prints last: the seconds of the first call and of each
+epoch, the largest memory in MB, and the versions.
 
-A tanh network with 300 units a layer and no biases; the energy is half the squared errors; 20
+A tanh network without biases; the energy is half the squared errors; 20
 steps of gradient descent of 0.1 on the states of each example, then one of Adam on the weights.
 A whole step is in one `pxf.jit`, its 20 steps of inference unrolled, as in the tutorials. The
 batches are on the device before the clock starts.
@@ -36,7 +37,7 @@ import pcx.nn as pxnn
 import pcx.predictive_coding as pxc
 import pcx.utils as pxu
 
-STEPS, RATE, WIDTH, REPEATS = 20, 0.1, 300, 3
+STEPS, RATE, REPEATS = 20, 0.1, 3
 STATES = pxu.M(pxc.VodeParam | pxc.VodeParam.Cache).to((None, 0))
 FREE = pxu.M_hasnot(pxc.VodeParam, clamped=True)
 WEIGHTS = pxu.M(pxnn.LayerParam)
@@ -85,9 +86,9 @@ def train(x, y, *, model, states, weights):
     return before, descend(WEIGHTS, weights, x, model)
 
 
-def make(x, y, hidden):
+def make(x, y, hidden, width):
     """The network, and an optimiser for its states and one for its weights."""
-    model = Network([x.shape[-1], *[WIDTH] * hidden, y.shape[-1]])
+    model = Network([x.shape[-1], *[width] * hidden, y.shape[-1]])
     with pxu.step(model, pxc.STATUS.INIT, clear_params=pxc.VodeParam.Cache):
         predict(x, y, model=model)
         # The energy is a mean over the batch, its gradient in one example that much smaller.
@@ -104,17 +105,27 @@ def epoch(batches, parts) -> float:
     return time.perf_counter() - begin
 
 
+def memory() -> float | None:
+    """The most of the device's that was in use so far, in MB. A CPU does not tell."""
+    stats = jax.devices()[0].memory_stats()
+    return stats["peak_bytes_in_use"] / 1e6 if stats else None
+
+
 def main() -> None:
-    hidden, data = int(sys.argv[1]), np.load(sys.argv[2])
+    hidden, data, width = int(sys.argv[1]), np.load(sys.argv[2]), int(sys.argv[3])
     pairs = zip(data["images"], data["labels"], strict=True)
     batches = [jax.device_put(pair) for pair in pairs]
-    parts = make(*batches[0], hidden)
+    begin = time.perf_counter()
+    parts = make(*batches[0], hidden, width)
     first = [float(value) for value in train(*batches[0], **parts)]
+    compiling = time.perf_counter() - begin
     seconds = [epoch(batches, parts) for _ in range(REPEATS)]
     last = [float(value) for value in train(*batches[0], **parts)]
     versions = {name: importlib.metadata.version(name) for name in ("pcx", "jax")}
     device = jax.devices()[0].device_kind
-    print(json.dumps(dict(seconds=seconds, first=first, last=last, device=device, **versions)))
+    more = dict(compiling=compiling, memory=memory())
+    told = dict(seconds=seconds, first=first, last=last, device=device, batches=len(batches))
+    print(json.dumps(told | more | versions))
 
 
 if __name__ == "__main__":
