@@ -11,6 +11,7 @@ from ._bpc import (
 )
 from ._bpc_options import BPCOptions as BPCOptions
 from ._clamp import Masked as Masked, clamp as clamp, states as states
+from ._conv import Conv2d as Conv2d
 from ._energy import (
     AbstractEnergy as AbstractEnergy,
     AbstractNetworkEnergy as AbstractNetworkEnergy,

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, PRNGKeyArray
 
+from ._conv import Conv2d
 from ._given import check_sizes, choice, show, split_key
 from ._layer import ParamType
 from ._types import Given
@@ -206,7 +207,7 @@ def _conv(
     pool: Pool,
     use_bias: bool,
 ) -> eqx.nn.Sequential:
-    conv = eqx.nn.Conv2d(before[0], after[0], 3, padding=1, use_bias=use_bias, key=key)
+    conv = Conv2d(before[0], after[0], 3, padding=1, use_bias=use_bias, key=key)
     pools = [_POOLS[pool](2, 2)] if before[1:] != after[1:] else []
     return eqx.nn.Sequential([act, conv, *pools])
 
@@ -246,13 +247,13 @@ class Block(eqx.Module):
     """
 
     norms: tuple[eqx.nn.GroupNorm, eqx.nn.GroupNorm]
-    convs: tuple[eqx.nn.Conv2d, eqx.nn.Conv2d]
-    skip: eqx.nn.Conv2d | None
+    convs: tuple[Conv2d, Conv2d]
+    skip: Conv2d | None
     act: Callable[[Array], Array]
 
     def __init__(self, key: PRNGKeyArray, act: Callable, before: int, after: int, stride: int):
         keys = jr.split(key, 3)
-        conv = lambda key, n, size, stride: eqx.nn.Conv2d(
+        conv = lambda key, n, size, stride: Conv2d(
             n, after, size, stride, padding=size // 2, use_bias=False, key=key
         )
         self.norms = _norm(before), _norm(after)
@@ -283,7 +284,7 @@ def _residual(
     act, count = _activations(act_fn, 2)[1].fn, _RESNETS[size]
     _check_sides(shape, size, len(_STAGES) - 1)
     first, *keys, last = split_key(key, 2 + count * len(_STAGES))
-    stem = eqx.nn.Conv2d(shape[0], channels, 3, padding=1, use_bias=False, key=first)
+    stem = Conv2d(shape[0], channels, 3, padding=1, use_bias=False, key=first)
     layers, before = [eqx.nn.Sequential([stem])], channels
     for i, block_key in enumerate(keys):
         stage, later = divmod(i, count)

@@ -276,11 +276,11 @@ def test_an_accelerator_may_round_products_more(monkeypatch):
 # --- depth ---
 
 
-@pytest.mark.slow
-def test_chords_in_a_loop_are_the_same(monkeypatch):
+@pytest.mark.parametrize("chords", [slowly(4), None])
+def test_chords_in_a_loop_are_the_same(chords, monkeypatch):
     """As in deep networks, with the same gradients through them."""
     posed = pose(make_problem("tanh", SIZES))
-    method = jpc.Equilibrium(chords=4, max_steps=0, throw=False)
+    method = jpc.Equilibrium(rtol=1e-4, chords=chords, max_steps=0, throw=False)
 
     def learned(weight):
         layers = eqx.tree_at(lambda p: p[0].fn.layers[1].weight, posed[0], weight)
