@@ -4,13 +4,13 @@
         [--sizes 64 1024] [--vgg 128] [--original FOLDER] [--pcx PYTHON] [--pcx-path FOLDER]
         [--rounds 5] [--out FILE.csv]
 
-A tanh network 784-WIDTHxH-10 learns MNIST with Adam, and a VGG5 of so many channels learns images
-of random numbers. Each method runs in a process of its own, whose first call and largest memory
-are its own. Each first trains its network for 100 steps, or for 20 s. Then they take turns. The
-tables have the median time of a step, the wall time of the first call, the most memory of a GPU
-that was in use, and the share of examples whose certificate holds. `loop`: a Python loop over
-steps; `fit`: steps of an epoch of `jpc.fit`. (With FOLDER on the path `import original, jpc` is
-the original; see `peer_pcx.py` for pcx, which runs right after the others.)
+A tanh network 784-WIDTHxH-10 learns MNIST with Adam, and a VGG5 of so many channels CIFAR-10. Each
+method runs in a process of its own, whose first call and largest memory are its own. Each first
+trains its network for 100 steps, or for 20 s. Then they take turns. The tables have the median
+time of a step, the wall time of the first call, the most memory of a GPU that was in use, and the
+share of examples whose certificate holds. `loop`: a Python loop over steps; `fit`: steps of an
+epoch of `jpc.fit`. (With FOLDER on the path `import original, jpc` is the original; see
+`peer_pcx.py` for pcx, which runs right after the others.)
 """
 
 import argparse
@@ -224,13 +224,16 @@ def make_data(case: Case, path: Path) -> None:
     import numpy as np  # noqa: PLC0415
     from common import batches  # noqa: PLC0415
 
+    import jpc.data  # noqa: PLC0415
+
     count = COUNT if case.hidden and case.size < 1000 else COUNT // 10
     if case.hidden:
         images, labels = batches(case.size, count)
     else:
-        shape = (count, case.size)
-        images = np.random.default_rng(0).standard_normal((*shape, 3, 32, 32), np.float32)
-        labels = np.eye(10, dtype=np.float32)[np.arange(count * case.size).reshape(shape) % 10]
+        x, y = jpc.data.load("cifar10", normalise=True).train
+        some = slice(count * case.size)
+        images = np.asarray(x[some], np.float32).reshape(count, case.size, 3, 32, 32)
+        labels = np.eye(10, dtype=np.float32)[y[some]].reshape(count, case.size, 10)
     np.savez(path, images=images, labels=labels)
 
 

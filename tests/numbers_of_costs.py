@@ -155,6 +155,74 @@ def times_of_a_flow(rows: list[Row]) -> Iterator[float]:
     yield from (row["ratio"] for method in methods for row in where(rows, method=method))
 
 
+# One table of all.
+
+METHODS = (
+    "backpropagation, loop", "the original", "pcx 0.6.3, loop", "make_pc_step, loop",
+    "Equilibrium(), loop", "backpropagation, fit", "Equilibrium(), fit", "2 chords, fit",
+)  # fmt: skip
+NETWORKS_OF_ALL = ("300x3", "300x5", "300x10", "300x30", "1024x3", "1024x10")
+SMALL = (*(f"784-{name}-10, batch 64" for name in NETWORKS_OF_ALL), "VGG5, 16, batch 64")
+LARGE = tuple(f"784-{name}-10, batch 1024" for name in ("300x3", "300x10", "1024x3"))
+STEPS = {64: 937, 1024: 58}  # Of an epoch of MNIST.
+
+
+def _of_all(rows: list[Row], cases: tuple[str, ...]) -> Iterator[Row | None]:
+    for method in METHODS:
+        for case in cases:
+            yield next(iter(where(rows, case=case, method=method)), None)
+
+
+def _steps_of_all(rows: list[Row], cases: tuple[str, ...]) -> Iterator[float | None]:
+    for row in _of_all(rows, cases):
+        base = row is not None and row["method"] == "backpropagation, fit"
+        yield row and row["ms"]
+        yield from [row["ratio"]] if row and not base else []
+
+
+def steps_of_small_batches(rows: list[Row]) -> Iterator[float | None]:
+    yield from _steps_of_all(rows, SMALL)
+
+
+def steps_of_large_batches(rows: list[Row]) -> Iterator[float | None]:
+    yield from _steps_of_all(rows, LARGE)
+
+
+def epochs_of_all(rows: list[Row]) -> Iterator[float | None]:
+    for row in _of_all(rows, (SMALL[0], SMALL[2], SMALL[4], *LARGE)):
+        batch = row and int(row["case"].rpartition(" ")[2])
+        yield row and row["ms"] * STEPS[batch] / 1000
+
+
+def first_steps(rows: list[Row]) -> Iterator[float | None]:
+    for row in _of_all(rows, (SMALL[0], SMALL[2], SMALL[3], SMALL[6])):
+        yield row and row["first"]
+
+
+def ratios_of_the_default(rows: list[Row]) -> Iterator[float]:
+    """At batch 64, least and most, then beside the original."""
+    ratio = lambda method, case: where(rows, method=method, case=case)[0]["ratio"]
+    mine = [ratio("Equilibrium(), fit", case) for case in SMALL[:3]]
+    yield from (min(mine), max(mine))
+    calls = [(ratio("make_pc_step, loop", c), ratio("the original", c)) for c in SMALL[:3]]
+    beside = [ours / theirs for ours, theirs in calls]
+    yield from (min(beside), max(beside))
+
+
+def who_has_converged(rows: list[Row]) -> Iterator[float]:
+    """With the default in `fit`, and with 2 chords, in percent: the least of each."""
+    for method in ("Equilibrium(), fit", "2 chords, fit"):
+        for cases in ((*SMALL[:3], *SMALL[4:6], *LARGE), (SMALL[3],)):
+            shares = [where(rows, method=method, case=case) for case in cases]
+            yield 100 * min(row["converged"] for found in shares for row in found)
+
+
+def least_and_most_of_convolutions(rows: list[Row]) -> Iterator[float]:
+    ratios = [row["ratio"] for row in rows if "in fit" in row["method"]]
+    yield from (min(ratios), max(ratios))
+    yield from (row["ratio"] for row in rows if "Heun" in row["method"])
+
+
 # Many devices, and another library.
 
 
