@@ -26,9 +26,9 @@ class Conv2d(eqx.nn.Conv2d):
         super().__init__(*args, **named)
 
     def __call__(self, x: Array, *, key: PRNGKeyArray | None = None) -> Array:
-        plain = self.groups == 1 and self.padding_mode == "ZEROS" and self.padding not in _NAMED
+        plain = self.groups == 1 and self.padding_mode == "ZEROS"
         fits = x.ndim == 3 and len(x) == self.in_channels
-        if accelerated() or not (plain and fits):
+        if accelerated() or isinstance(self.padding, str) or not (plain and fits):
             return super().__call__(x, key=key)
         x = jnp.pad(x, ((0, 0), *cast(Any, self.padding)))
         rows, columns = (self._meets(axis, side) for axis, side in enumerate(x.shape[1:]))
@@ -45,6 +45,3 @@ class Conv2d(eqx.nn.Conv2d):
         size, stride, apart = (x[axis] for x in (self.kernel_size, self.stride, self.dilation))
         free = side - (size - 1) * apart
         return [slice(i * apart, i * apart + free, stride) for i in range(size) if free > 0]
-
-
-_NAMED = ("SAME", "SAME_LOWER", "VALID")
