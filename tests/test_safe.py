@@ -351,6 +351,7 @@ except KeyboardInterrupt:
         """Also where what is raised gets lost."""
         program = """
 import builtins, signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # A shell's background ignores it.
 plain = builtins.__import__
 def interrupted(name, *args):
     if name == "app":
