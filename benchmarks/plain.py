@@ -157,7 +157,8 @@ class Server:
         begin = f"import sys; sys.path.insert(0, {str(script.parent)!r}); "
         begin += "import original; " if path else ""
         pipe: Any = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        env = dict(os.environ, PYTHONPATH=path or str(script.parents[1]))
+        ours = f"{script.parents[1]}:{os.environ.get('PYTHONPATH', '')}"
+        env = dict(os.environ, PYTHONPATH=path or ours)
         code = [sys.executable, "-c", f"{begin}import plain; plain.serve()"]
         self.process: Any = subprocess.Popen(code, env=env, cwd="/", **pipe)
         self.device, self.version, self.cases = json.loads(self.process.stdout.readline())

@@ -132,15 +132,13 @@ EQUIVALENT: dict[str, str] = {
     "jpc/_inference/base.py: nodes = eqx.tree_pformat(self.nodes, width=1000): 1000 -> (1001)": (
         "So wide that all is in one line."
     ),
-    "jpc/_inference/mix.py: here, nothing = _Step(at, step), jax.tree.map(jnp.zeros_like, "
-    "_Step(at, step)): jnp.zeros_like -> jnp.ones_like": (
-        "Of the step before the first none is taken."
-    ),
-    "jpc/_inference/mix.py: ridge = 1 + jnp.finfo(a.dtype).eps ** 0.5: "
-    "jnp.finfo(a.dtype).eps ** 0.5 -> (jnp.finfo(a.dtype).eps * 0.5)": (
+    "jpc/_inference/mix.py: nothing = jax.tree.map(jnp.zeros_like, here): "
+    "jnp.zeros_like -> jnp.ones_like": ("Of the step before the first none is taken."),
+    "jpc/_inference/mix.py: least = _eps(now.step) ** 0.5 * a * c: "
+    "_eps(now.step) ** 0.5 -> (_eps(now.step) * 0.5)": (
         "A ridge against rounding: any small one will do."
     ),
-    "jpc/_inference/mix.py: ridge = 1 + jnp.finfo(a.dtype).eps ** 0.5: 0.5 -> (1.0)": (
+    "jpc/_inference/mix.py: least = _eps(now.step) ** 0.5 * a * c: 0.5 -> (1.0)": (
         "The same ridge."
     ),
     "jpc/_inference/mix.py: return energy, _FLAT * jnp.abs(energy) + 8 * eps * norm(yhat) * "

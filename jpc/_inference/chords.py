@@ -174,6 +174,14 @@ class Chords(NamedTuple):
         z, predicted = self.unfolded.unfold({**v, **held}, self.given)
         return self.unfolded.held({**v, **held}, predicted), {n: z[n] for n in v}
 
+    def weigh(self, v: dict) -> Array:
+        r"""$P v$ in one vector."""
+        return ravel(jax.tree.map(jnp.multiply, v, self.unfolded.weights()))
+
+    def held(self, v: dict, predicted: dict, delta: Array) -> Array:
+        """The errors $P v$ with units where they are held. `delta` are those without."""
+        return self.weigh(self.unfolded.held(v, predicted)) if self.unfolded.bends else delta
+
     def unravel(self, v: dict) -> Callable[[Array], dict]:
         r"""What makes of a vector like $\lambda$ what is like the predictions."""
         shapes = jax.eval_shape(lambda v: self.unfolded.predict(v, self.given)[0], v)

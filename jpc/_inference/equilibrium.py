@@ -268,20 +268,22 @@ class Equilibrium(AbstractInference):
             return lambda x: jax.vmap(one, in_axes=axes)(x, *problem)
 
         ways = each(begin)(_without_errors(unfolded, start))
-        return each(finish)(self._go_on(ways, each(go_on), len(unfolded.network)))
+        return each(finish)(self._go_on(ways, each(go_on), len(unfolded.network), kinks))
 
-    def _go_on(self, ways: Way, step: Callable[[Way], Way], depth: int) -> Way:
+    def _go_on(
+        self, ways: Way, step: Callable[[Way], Way], depth: int, kinks: Kinks = "none"
+    ) -> Way:
         most = _CHORDS if self.chords is None else self.chords
         if self._steps > 0:
             # Whole matrices of others lead some examples astray; by themselves these are quick.
             whole = self.shared is not None and ways.now.at.lam.shape[-1] <= self.dense
             leaves = whole and self.chords is None
             return until_all(ways, step, self.rtol, most, least=min(_EXACT, most), leaves=leaves)
-        units = sum(z.size for z in jax.tree.leaves(ways.now.at.v))
+        units = sum(z.size for z in jax.tree.leaves(ways.now.at.delta))
         if self.chords is None and (not accelerated() or units > _LARGE):
             # Two are often enough, and what a loop carries along costs as much as half of one.
             ways = ways if depth > _DEEP else step(ways)
-            return until_together(ways, step, self.rtol, most)
+            return until_together(ways, step, self.rtol, most, kinks)
         count = _FEW if self.chords is None else self.chords
         if depth > _DEEP:
             return jax.lax.fori_loop(1, count, lambda _, ways: step(ways), ways)

@@ -3,12 +3,13 @@ r"""Iterations of a batch with a shared matrix, until its examples have converge
 An iteration (see `chords.py`) makes a new point $(v', \lambda')$ of $(v, \lambda)$. The next one
 begins at a mixture of the last three: the one for which the step to the new point would be
 shortest, if steps were linear in their points (Anderson's method). The length of a step is that of
-its errors $v$, weighted by their precisions. For two things make iterations slow: the matrix is
-that of other examples, and the network bends. The second cannot be seen in the small space of
-$\lambda$. An iteration from a point of higher energy is taken back, and a shorter step tried.
+its errors $\delta = P v$. For two things make iterations slow: the matrix is that of other
+examples, and the network bends. The second cannot be seen in the small space of $\lambda$. An
+iteration from a point of higher energy is taken back, and a shorter step tried.
 
 All errors of an example are in one vector here: what is done to it is compiled once, not once a
-layer.
+layer. Large batches spend much of their time on going through these vectors. So products of steps
+are kept, and what an iteration needs to know follows from them.
 """
 
 import functools as ft
@@ -23,6 +24,7 @@ from jaxtyping import Array, Bool
 from .._energy import ravel
 from .._types import Number
 from .chords import Chords, Found
+from .kinks import Kinks
 from .relax import at_least, norm, pick, product_eps
 
 # What is left after a step, as a part of it, at least: strictly, in training, and where there are
@@ -33,6 +35,7 @@ _SHORTER = 0.25  # Of a step that led to a higher energy.
 # units are held the estimate counts at least half of a step, not a tenth of it.)
 _LOST = dict(none=0.1, held=0.5, rectifiers=0.0, others=0.0)
 _PATIENCE, _FALLS = 8, 0.8  # Iterations of a batch; the part that two more leave, at most.
+_SOON = 4  # Iterations where there are kinks that cannot be held: what hops goes on hopping.
 _FAR = 0.01  # Off by more than this after that, an example may end up where others lead it.
 _FLAT = 1e-3  # Energies that differ by a smaller part count as the same.
 # Parts of the tolerance, strictly and in training, to which an example goes on while it waits.
@@ -41,9 +44,9 @@ _INNER = 5, 2  # Newton's steps for a loss that is not a square, at first and th
 
 
 class _Pair(NamedTuple):
-    r"""Coordinates `v` and $\lambda$, or a difference of such."""
+    r"""Errors $\delta = P v$ and $\lambda$, or a difference of such."""
 
-    v: Array
+    delta: Array
     lam: Array
 
     def plus(self, other: "_Pair", times: Number = 1.0) -> "_Pair":
@@ -52,16 +55,24 @@ class _Pair(NamedTuple):
     def minus(self, other: "_Pair") -> "_Pair":
         return jax.tree.map(jnp.subtract, self, other)
 
-    def sizes(self, precision: Array) -> Array:
-        r"""Of $\lambda$, and of the errors $P v$."""
-        return jnp.stack([norm(self.lam), norm(precision * self.v)])
+    def sizes(self) -> Array:
+        r"""Of $\lambda$ and of $\delta$."""
+        return jnp.stack([norm(self.lam), norm(self.delta)])
 
 
 class _Step(NamedTuple):
-    """A point, and the step to the one that an iteration made of it."""
+    r"""What an iteration made of a point, and the step that led there. `square` and `cross` are
+    the products of its $\delta$ with itself and with that of the step before.
+    """
 
-    at: _Pair
+    made: _Pair
     step: _Pair
+    square: Array
+    cross: Array
+
+    @property
+    def at(self) -> _Pair:
+        return self.made.minus(self.step)
 
 
 class _Try(NamedTuple):
@@ -77,12 +88,12 @@ class _Try(NamedTuple):
 
 
 class _Point(NamedTuple):
-    """What was found from a point with errors `v`, states `z` and some energy; whether that of
-    what was found is known to be `higher`.
+    r"""What was found from a point with errors `delta`, states `z` and some energy; whether that
+    of what was found is known to be `higher`.
     """
 
     found: _Pair
-    v: Array
+    delta: Array
     z: dict
     energy: Array
     higher: Array
@@ -108,47 +119,53 @@ class Way(NamedTuple):
 
 
 def _vectors(chords: Chords, like: dict) -> tuple[Array, Callable[[Array], dict]]:
-    """The precisions $P$ in one vector, and what makes such a vector what is like the states."""
+    r"""$P^{-1}$ in one vector, and what makes of a vector like $\delta$ the coordinates $v$."""
     weights = chords.unfolded.weights()
-    full = {n: jnp.broadcast_to(weights[n], z.shape).astype(z.dtype) for n, z in like.items()}
-    return ravel_pytree(full)
+    full = {n: jnp.broadcast_to(1 / weights[n], z.shape).astype(z.dtype) for n, z in like.items()}
+    inverse, unravel = ravel_pytree(full)
+    return inverse, lambda delta: jax.tree.map(jnp.divide, unravel(delta), weights)
 
 
 def begin(chords: Chords, v: dict) -> Way:
     """The first iteration, from a feedforward pass."""
     yhat, unravel, pull, z, _ = chords.predict(v)
-    precision, _ = _vectors(chords, v)
-    at = _Pair(ravel(v), jnp.zeros_like(yhat))
-    lam = chords.propose(unravel, yhat, at.lam, _INNER[0])
-    made = _make(precision, pull, unravel, lam)
-    step, (none, never) = made.minus(at), jnp.asarray([0.0, jnp.inf], yhat.dtype)
-    energy, _ = _energy(chords, precision, at.v, unravel, yhat)
+    inverse, _ = _vectors(chords, v)
+    at = _Pair(jnp.zeros_like(inverse), jnp.zeros_like(yhat))
+    made = _make(pull, unravel, chords.propose(unravel, yhat, at.lam, _INNER[0]))
+    none, never = jnp.asarray([0.0, jnp.inf], yhat.dtype)
+    energy, _ = _energy(chords, inverse, at.delta, unravel, yhat)
     states = {name: z[name] for name in v}
-    point, sizes = _Point(made, at.v, states, energy, jnp.asarray(False)), made.sizes(precision)
+    point, sizes = _Point(made, at.delta, states, energy, jnp.asarray(False)), made.sizes()
     now = _Try(made, sizes, none, never)
-    here, nothing = _Step(at, step), jax.tree.map(jnp.zeros_like, _Step(at, step))
+    here = _Step(made, made, _product(made, made), none)
+    nothing = jax.tree.map(jnp.zeros_like, here)
     rounding = chords.rounding(unravel, yhat)
     return Way(now, point, point, (here, nothing), jnp.asarray(1), rounding, jnp.asarray(1))
 
 
 def go_on(chords: Chords, way: Way) -> Way:
     """Another one, if it is not over."""
-    at, (precision, states) = way.now.at, _vectors(chords, way.best.z)
-    yhat, unravel, pull, z, predicted = chords.predict(states(at.v))
-    lam = at.lam + chords.propose(unravel, yhat, at.lam, _INNER[1])
-    here = _Step(at, _make(precision, pull, unravel, lam).minus(at))
-    mixed = _mix(precision, (here, *way.last), way.known)
-    sizes, rounding = mixed.sizes(precision), jnp.stack([way.rounding, 0 * way.rounding])
-    changes = jnp.maximum(here.step.sizes(precision) - rounding, 0)
-    ratio = _ratio(precision, here, way.last[0], sizes)
-    gap = _part(changes, sizes, chords.strict) * _left(chords, ratio, way.now.ratio)
-    v = ravel(chords.unfolded.held(states(at.v), predicted))
-    energy, blur = _energy(chords, precision, v, unravel, yhat)
+    at, (one, two), (inverse, errors) = way.now.at, way.last, _vectors(chords, way.best.z)
+    v = errors(at.delta)
+    yhat, unravel, pull, z, predicted = chords.predict(v)
+    made = _make(pull, unravel, at.lam + chords.propose(unravel, yhat, at.lam, _INNER[1]))
+    step = made.minus(at)
+    square, cross, far = (_product(step, other) for other in (step, one.step, two.step))
+    here = _Step(made, step, square, cross)
+    change = jnp.maximum(square - 2 * cross + one.square, _eps(step) * (square + one.square))
+    mixed = _mix((here, one, two), change, far, way.known)
+    sizes, rounding = mixed.sizes(), jnp.stack([way.rounding, 0 * way.rounding])
+    moved = jnp.stack([norm(step.lam), jnp.sqrt(square)])
+    ratio = _ratio(made.minus(one.made), step.minus(one.step).lam, change, sizes)
+    gap = _part(jnp.maximum(moved - rounding, 0), sizes, chords.strict)
+    gap = gap * _left(chords, ratio, way.now.ratio)
+    there = chords.held(v, predicted, at.delta)
+    energy, blur = _energy(chords, inverse, there, unravel, yhat)
     z = {name: z[name] for name in way.best.z}
     goes = way._replace(
         now=_Try(mixed, sizes, ratio, gap),
-        best=_Point(mixed, at.v, z, energy, jnp.asarray(False)),
-        last=(here, way.last[0]),
+        best=_Point(mixed, there, z, energy, jnp.asarray(False)),
+        last=(here, one),
         known=way.known + 1,
     )
     lower = energy <= way.best.energy + blur
@@ -158,38 +175,51 @@ def go_on(chords: Chords, way: Way) -> Way:
     return pick(way.over(spare * chords.rtol), way, new)
 
 
-def _make(precision: Array, pull: Callable, unravel: Callable, lam: Array) -> _Pair:
-    r"""$v = P^{-1} J^T \lambda$."""
+def _make(pull: Callable, unravel: Callable, lam: Array) -> _Pair:
+    r"""$\delta = J^T \lambda$."""
     (delta,) = pull(unravel(lam))
-    return _Pair(ravel(delta) / precision, lam)
+    return _Pair(ravel(delta), lam)
 
 
-def _mix(precision: Array, steps: tuple[_Step, _Step, _Step], known: Array) -> _Pair:
-    """What an iteration makes of the mixture of the last three points whose step is shortest."""
+def _product(one: _Pair, other: _Pair) -> Array:
+    return jnp.sum(one.delta * other.delta)
+
+
+def _eps(pair: _Pair) -> float:
+    return float(jnp.finfo(pair.delta.dtype).eps)
+
+
+def _mix(steps: tuple[_Step, _Step, _Step], change: Array, far: Array, known: Array) -> _Pair:
+    r"""What an iteration makes of the mixture of the last three points whose step is shortest.
+
+    With the changes $f$ and $g$ of the last steps that is one of least squares. Its products
+    follow from those of the steps: $f \cdot f$ is `change`, and `far` the product of the last one
+    with the first.
+    """
     now, one, two = steps
-    (x, f), (y, g) = (
-        (a.at.minus(b.at), a.step.minus(b.step)) for a, b in ((now, one), (one, two))
+    a, c = change, at_least(one.square - 2 * one.cross + two.square)
+    b = now.cross - far - one.square + one.cross
+    p, q = now.square - now.cross, now.cross - far
+    least = _eps(now.step) ** 0.5 * a * c
+    both = jnp.stack([c * p - b * q, a * q - b * p]) / at_least(
+        jnp.maximum(a * c - b * b, 0) + least
     )
-    inner = lambda a, b: jnp.vdot(precision * a.v, b.v)
-    a, b, c, p, q = inner(f, f), inner(f, g), inner(g, g), inner(f, now.step), inner(g, now.step)
-    ridge = 1 + jnp.finfo(a.dtype).eps ** 0.5
-    both = jnp.stack([c * p - b * q, a * q - b * p]) / at_least(ridge * a * c - b * b)
     first = jnp.stack([p / at_least(a), jnp.zeros_like(p)])
     by = jnp.where(known > 1, both, first)
-    mixed = now.at.plus(now.step)
-    for times, move, change in zip(by, (x, y), (f, g), strict=True):
-        mixed = mixed.plus(move, -times).plus(change, -times)
+    mixed = now.made
+    for times, (new, old) in zip(by, ((now, one), (one, two)), strict=True):
+        mixed = mixed.plus(new.made.minus(old.made), -times)
     return mixed
 
 
-def _ratio(precision: Array, now: _Step, last: _Step, sizes: Array) -> Array:
-    """How far what is made has moved since the last iteration, as a part of how much its step has
-    changed. At a fixed point there is no step, so as much of a step is left to go.
+def _ratio(made: _Pair, turned: Array, change: Array, sizes: Array) -> Array:
+    r"""How far what is `made` has moved since the last iteration, as a part of how much its step
+    has changed: by `turned` in $\lambda$, and by the root of `change` in the errors. At a fixed
+    point there is no step, so as much of a step is left to go.
     """
-    change = now.step.minus(last.step)
-    made = now.at.minus(last.at).plus(change)
-    relative = lambda pair: norm(pair.sizes(precision) / at_least(sizes))
-    return relative(made) / at_least(relative(change))
+    relative = lambda sizes_of: norm(sizes_of / at_least(sizes))
+    changes = jnp.stack([norm(turned), jnp.sqrt(change)])
+    return relative(made.sizes()) / at_least(relative(changes))
 
 
 def _back(way: Way, gap: Array) -> _Try:
@@ -203,12 +233,13 @@ def _back(way: Way, gap: Array) -> _Try:
 
 
 def _energy(
-    chords: Chords, precision: Array, v: Array, unravel: Callable, yhat: Array
+    chords: Chords, inverse: Array, delta: Array, unravel: Callable, yhat: Array
 ) -> tuple[Array, Array]:
-    """At some coordinates, and by how much it may be higher than another one: close to an
+    """With some errors, and by how much it may be higher than another one: close to an
     equilibrium there is no difference but rounding.
     """
-    energy = 0.5 * jnp.vdot(v, precision * v) + chords.unfolded.loss(unravel(yhat), chords.given)
+    energy = 0.5 * jnp.sum(delta * (delta * inverse))
+    energy = energy + chords.unfolded.loss(unravel(yhat), chords.given)
     eps = product_eps(yhat.dtype)
     return energy, _FLAT * jnp.abs(energy) + 8 * eps * norm(yhat) * (1 + norm(yhat))
 
@@ -221,20 +252,20 @@ def finish(chords: Chords, way: Way) -> Found:
     Where a network is very sensitive, errors that are right to a tolerance may make states of a
     much higher energy than those that they were found from. Then these are the better ones.
     """
-    best, gap, (precision, states) = way.best, way.now.gap, _vectors(chords, way.best.z)
+    best, gap, (_, errors) = way.best, way.now.gap, _vectors(chords, way.best.z)
     if chords.safe:
-        away = best.found.minus(way.first.found).sizes(precision)
-        away = _part(away, best.found.sizes(precision), chords.strict)
+        away = _part(best.found.minus(way.first.found).sizes(), best.found.sizes(), chords.strict)
         lost = jnp.maximum(_LOST[chords.kinks], chords.rtol)
         best = pick(gap <= lost, best, way.first)
         gap = jnp.where(gap <= lost, gap, gap + away)
-    (v, lam), z, holds = best.found, best.z, bool(chords.unfolded.bends)
-    ended = jnp.where(best.higher, best.v, v)
+    (delta, lam), z, holds = best.found, best.z, bool(chords.unfolded.bends)
+    ended = errors(jnp.where(best.higher, best.delta, delta))
     if holds and chords.strict:
-        settled, z = chords.settle(states(v), lam)
-        ended = v = ravel(settled)
+        ended, z = chords.settle(errors(delta), lam)
+        delta = chords.weigh(ended)
     rest = chords.unravel(z)(lam), gap, way.taken, jnp.asarray(holds)
-    return Found(states(ended), chords.given | z, states(precision * v), *rest)
+    _, unravel = ravel_pytree(z)
+    return Found(ended, chords.given | z, unravel(delta), *rest)
 
 
 def until_all(
@@ -266,11 +297,14 @@ def until_all(
     return jax.lax.while_loop(unfinished, go_on, ways)
 
 
-def until_together(ways: Way, step: Callable[[Way], Way], rtol: Number, most: int) -> Way:
+def until_together(
+    ways: Way, step: Callable[[Way], Way], rtol: Number, most: int, kinks: Kinks = "none"
+) -> Way:
     """Iterations of a batch until its errors are off by less than this, all together: an example
     with large errors, from which there is much to learn, counts more than others. After the first
     few they also end if two of them leave nearly all of what was left.
     """
+    patience = _SOON if kinks == "others" else _PATIENCE
 
     def off(ways: Way) -> Array:
         sizes = jax.vmap(norm)(ways.now.sizes)
@@ -283,7 +317,7 @@ def until_together(ways: Way, step: Callable[[Way], Way], rtol: Number, most: in
     def unfinished(state: tuple) -> Bool[Array, ""]:
         ways, (gap, _, before) = state
         taken = jnp.max(ways.taken)
-        falls = (gap <= _FALLS * before) | (taken < _PATIENCE)
+        falls = (gap <= _FALLS * before) | (taken < patience)
         return (gap > rtol) & falls & (taken < most)
 
     never = jnp.full((), jnp.inf, ways.now.gap.dtype)
