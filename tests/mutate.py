@@ -134,11 +134,11 @@ EQUIVALENT: dict[str, str] = {
     ),
     "jpc/_inference/mix.py: nothing = jax.tree.map(jnp.zeros_like, here): "
     "jnp.zeros_like -> jnp.ones_like": ("Of the step before the first none is taken."),
-    "jpc/_inference/mix.py: least = _eps(now.step) ** 0.5 * a * c: "
-    "_eps(now.step) ** 0.5 -> (_eps(now.step) * 0.5)": (
+    "jpc/_inference/mix.py: ridge = 1 + jnp.finfo(a.dtype).eps ** 0.5: "
+    "jnp.finfo(a.dtype).eps ** 0.5 -> (jnp.finfo(a.dtype).eps * 0.5)": (
         "A ridge against rounding: any small one will do."
     ),
-    "jpc/_inference/mix.py: least = _eps(now.step) ** 0.5 * a * c: 0.5 -> (1.0)": (
+    "jpc/_inference/mix.py: ridge = 1 + jnp.finfo(a.dtype).eps ** 0.5: 0.5 -> (1.0)": (
         "The same ridge."
     ),
     "jpc/_inference/mix.py: return energy, _FLAT * jnp.abs(energy) + 8 * eps * norm(yhat) * "

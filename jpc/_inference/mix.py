@@ -8,8 +8,7 @@ examples, and the network bends. The second cannot be seen in the small space of
 iteration from a point of higher energy is taken back, and a shorter step tried.
 
 All errors of an example are in one vector here: what is done to it is compiled once, not once a
-layer. Large batches spend much of their time on going through these vectors. So products of steps
-are kept, and what an iteration needs to know follows from them.
+layer. Large batches spend much of their time on going through these vectors.
 """
 
 import functools as ft
@@ -61,14 +60,13 @@ class _Pair(NamedTuple):
 
 
 class _Step(NamedTuple):
-    r"""What an iteration made of a point, and the step that led there. `square` and `cross` are
-    the products of its $\delta$ with itself and with that of the step before.
+    r"""What an iteration made of a point, and the step that led there. `change` is the square of
+    what its $\delta$ differs by from that of the step before.
     """
 
     made: _Pair
     step: _Pair
-    square: Array
-    cross: Array
+    change: Array
 
     @property
     def at(self) -> _Pair:
@@ -137,7 +135,7 @@ def begin(chords: Chords, v: dict) -> Way:
     states = {name: z[name] for name in v}
     point, sizes = _Point(made, at.delta, states, energy, jnp.asarray(False)), made.sizes()
     now = _Try(made, sizes, none, never)
-    here = _Step(made, made, _product(made, made), none)
+    here = _Step(made, made, none)
     nothing = jax.tree.map(jnp.zeros_like, here)
     rounding = chords.rounding(unravel, yhat)
     return Way(now, point, point, (here, nothing), jnp.asarray(1), rounding, jnp.asarray(1))
@@ -150,13 +148,12 @@ def go_on(chords: Chords, way: Way) -> Way:
     yhat, unravel, pull, z, predicted = chords.predict(v)
     made = _make(pull, unravel, at.lam + chords.propose(unravel, yhat, at.lam, _INNER[1]))
     step = made.minus(at)
-    square, cross, far = (_product(step, other) for other in (step, one.step, two.step))
-    here = _Step(made, step, square, cross)
-    change = jnp.maximum(square - 2 * cross + one.square, _eps(step) * (square + one.square))
-    mixed = _mix((here, one, two), change, far, way.known)
+    turned = step.minus(one.step)
+    here = _Step(made, step, _product(turned, turned))
+    mixed = _mix((here, one, two), way.known)
     sizes, rounding = mixed.sizes(), jnp.stack([way.rounding, 0 * way.rounding])
-    moved = jnp.stack([norm(step.lam), jnp.sqrt(square)])
-    ratio = _ratio(made.minus(one.made), step.minus(one.step).lam, change, sizes)
+    moved = step.sizes()
+    ratio = _ratio(made.minus(one.made), turned, sizes)
     gap = _part(jnp.maximum(moved - rounding, 0), sizes, chords.strict)
     gap = gap * _left(chords, ratio, way.now.ratio)
     there = chords.held(v, predicted, at.delta)
@@ -185,25 +182,14 @@ def _product(one: _Pair, other: _Pair) -> Array:
     return jnp.sum(one.delta * other.delta)
 
 
-def _eps(pair: _Pair) -> float:
-    return float(jnp.finfo(pair.delta.dtype).eps)
-
-
-def _mix(steps: tuple[_Step, _Step, _Step], change: Array, far: Array, known: Array) -> _Pair:
-    r"""What an iteration makes of the mixture of the last three points whose step is shortest.
-
-    With the changes $f$ and $g$ of the last steps that is one of least squares. Its products
-    follow from those of the steps: $f \cdot f$ is `change`, and `far` the product of the last one
-    with the first.
-    """
+def _mix(steps: tuple[_Step, _Step, _Step], known: Array) -> _Pair:
+    """What an iteration makes of the mixture of the last three points whose step is shortest."""
     now, one, two = steps
-    a, c = change, at_least(one.square - 2 * one.cross + two.square)
-    b = now.cross - far - one.square + one.cross
-    p, q = now.square - now.cross, now.cross - far
-    least = _eps(now.step) ** 0.5 * a * c
-    both = jnp.stack([c * p - b * q, a * q - b * p]) / at_least(
-        jnp.maximum(a * c - b * b, 0) + least
-    )
+    f, g = now.step.minus(one.step), one.step.minus(two.step)
+    a, b, c = now.change, _product(f, g), one.change
+    p, q = _product(f, now.step), _product(g, now.step)
+    ridge = 1 + jnp.finfo(a.dtype).eps ** 0.5
+    both = jnp.stack([c * p - b * q, a * q - b * p]) / at_least(ridge * a * c - b * b)
     first = jnp.stack([p / at_least(a), jnp.zeros_like(p)])
     by = jnp.where(known > 1, both, first)
     mixed = now.made
@@ -212,14 +198,12 @@ def _mix(steps: tuple[_Step, _Step, _Step], change: Array, far: Array, known: Ar
     return mixed
 
 
-def _ratio(made: _Pair, turned: Array, change: Array, sizes: Array) -> Array:
-    r"""How far what is `made` has moved since the last iteration, as a part of how much its step
-    has changed: by `turned` in $\lambda$, and by the root of `change` in the errors. At a fixed
-    point there is no step, so as much of a step is left to go.
+def _ratio(made: _Pair, turned: _Pair, sizes: Array) -> Array:
+    """How far what is `made` has moved since the last iteration, as a part of how much its step
+    has `turned`. At a fixed point there is no step, so as much of a step is left to go.
     """
-    relative = lambda sizes_of: norm(sizes_of / at_least(sizes))
-    changes = jnp.stack([norm(turned), jnp.sqrt(change)])
-    return relative(made.sizes()) / at_least(relative(changes))
+    relative = lambda pair: norm(pair.sizes() / at_least(sizes))
+    return relative(made) / at_least(relative(turned))
 
 
 def _back(way: Way, gap: Array) -> _Try:
@@ -328,9 +312,8 @@ def _part(changes: Array, sizes: Array, strict: bool) -> Array:
     r"""How much changed of $\lambda$ and of the errors of the states: of each of them, or of both
     in one vector.
     """
-    if strict:
-        return jnp.max(changes / at_least(sizes))
-    return norm(changes) / at_least(norm(sizes))
+    part = jnp.max(changes / at_least(sizes)) if strict else norm(changes) / at_least(norm(sizes))
+    return jnp.where(jnp.all(jnp.isfinite(sizes)), part, jnp.inf)
 
 
 def _left(chords: Chords, *ratios: Array) -> Array:

@@ -28,6 +28,7 @@ from .._types import Number
 _MEMORY = 10
 _PATIENCE = 10
 _REFRESH = 20
+_SPLITS = 2  # The second one makes up for the rounding of the first.
 
 
 class Relaxed(NamedTuple):
@@ -52,13 +53,23 @@ class _Point(NamedTuple):
     energy: Array
     gradient: Array
     lam: Array
-    K: Array
+    inverses: "_Inverses"
     move: Array
     blur: Array
 
 
+class _Inverses(NamedTuple):
+    """$S^{-1}$ and $K = S^{-1} H$ at some point."""
+
+    S: Array
+    K: Array
+
+
 class _Problem(NamedTuple):
-    """One example's energy in one vector."""
+    r"""One example's energy in one vector. `G` is the inverse of $A$, about. The states are
+    rounded, too, and a deep network makes that larger: `shake` is what it does to $\hat y$.
+    `noise` is what all rounding does to a step.
+    """
 
     unfolded: Unfolded
     given: dict
@@ -66,6 +77,8 @@ class _Problem(NamedTuple):
     P: Array
     W: Array
     J: Array
+    G: Array
+    shake: Array
     noise: Array
 
     @staticmethod
@@ -73,18 +86,24 @@ class _Problem(NamedTuple):
         v = unravel(x)
         spread = jax.tree.map(lambda p, z: jnp.broadcast_to(p, z.shape), unfolded.weights(), v)
         P = ravel(spread).astype(x.dtype)
-        unravel_yhat = ravel_pytree(unfolded.predict(v, given)[0])[1]
+        predicted, z = unfolded.predict(v, given)
+        unravel_yhat = ravel_pytree(predicted)[1]
         yhat, pull = jax.vjp(lambda x: ravel(unfolded.predict(unravel(x), given)[0]), x)
         rows = _identity(yhat)[: yhat.size if dense else 0]
         J = jax.vmap(lambda row: pull(row)[0])(rows)
         W = 1 / jnp.where(P > 0, P, 1)
         loss = lambda y: unfolded.loss(unravel_yhat(y), given)
-        rounding = rounding_of(loss, yhat)
+        rounding, shake = rounding_of(loss, yhat), jnp.zeros_like(yhat)
+        one, G = _identity(yhat), J[:, :0]
         if dense:
-            S = _identity(yhat) + dot(jax.hessian(loss)(yhat), dot(J * W[None], J.T))
-            rounding = solve(S, rounding)
+            H, size = jax.hessian(loss)(yhat), ravel({name: z[name] for name in v})
+            shake = product_eps(yhat.dtype) * jnp.linalg.norm(J * size[None], axis=1)
+            A = dot(J * W[None], J.T)
+            rounding = solve(one + dot(H, A), rounding + dot(H, shake))
+            G = solve(A + at_least(jnp.finfo(A.dtype).eps * jnp.trace(A)) * one, one)
         noise = W * pull(rounding)[0]
-        return _Problem(unfolded, given, unravel, P, W, J, jnp.sqrt(dot(noise, noise / W)))
+        noise = jnp.sqrt(dot(noise, noise / W))
+        return _Problem(unfolded, given, unravel, P, W, J, G, shake, noise)
 
     def at(self, x: Array) -> _Point:
         def predict(x):
@@ -99,18 +118,30 @@ class _Problem(NamedTuple):
         energy = 0.5 * dot(x, own) + value
         blur = blur_of(energy, loss, yhat, self.unfolded.quadratic(self.given))
         if len(self.J) == 0:
-            return _Point(x, energy, gradient, -slope, self.J[:, :0], self.W * gradient, blur)
+            none = _Inverses(self.G, self.G)
+            return _Point(x, energy, gradient, -slope, none, self.W * gradient, blur)
         H, A = jax.hessian(loss)(yhat), dot(self.J * self.W[None], self.J.T)
-        S = _identity(yhat) + dot(H, A)
+        blur = blur + dot(jnp.abs(slope) + 0.5 * dot(jnp.abs(H), self.shake), self.shake)
+        one = _identity(yhat)
         error = -slope + dot(H, dot(self.J, self.W * own))
-        both = solve(S, jnp.column_stack([error, H]))
-        lam, K = both[:, 0], both[:, 1:]
-        return _Point(x, energy, gradient, lam, K, self.precondition(gradient, K), blur)
+        solved = solve(one + dot(H, A), jnp.column_stack([error, one, H]))
+        lam, inverses = solved[:, 0], _Inverses(*jnp.split(solved[:, 1:], 2, axis=1))
+        move = self.precondition(gradient, inverses)
+        return _Point(x, energy, gradient, lam, inverses, move, blur)
 
-    def precondition(self, q: Array, K: Array) -> Array:
-        """$M q$."""
-        q = self.W * q
-        return q - self.W * dot(dot(K, dot(self.J, q)), self.J) if len(self.J) else q
+    def precondition(self, q: Array, inverses: _Inverses) -> Array:
+        r"""$M q$. Where $A$ is large, next to nothing is left of a $q = J^T c$: exactly,
+        $M J^T c = P^{-1} J^T S^{-1} c$, and a difference would be rounding. So this is used for
+        nearly all of $q$ that is like that, and the difference for the rest.
+        """
+        if len(self.J) == 0:
+            return self.W * q
+        c = jnp.zeros_like(self.J[:, 0])
+        for _ in range(_SPLITS):
+            part = dot(self.G, dot(self.J, self.W * q))
+            q, c = q - dot(part, self.J), c + part
+        rest = dot(inverses.K, dot(self.J, self.W * q))
+        return self.W * (q + dot(dot(inverses.S, c) - rest, self.J))
 
     def gap(self, point: _Point, *steps: Array) -> Array:
         """How far off a point is, by steps that may be taken from there, and rounding aside."""
@@ -225,7 +256,7 @@ def _step(problem: _Problem, state: tuple) -> tuple:
 
 def _aim(problem: _Problem, point: _Point, memory: _Memory) -> Array:
     """Where to go from a point."""
-    towards = memory.direction(point.gradient, lambda q: problem.precondition(q, point.K))
+    towards = memory.direction(point.gradient, lambda q: problem.precondition(q, point.inverses))
     downhill = dot(towards, point.gradient) < 0
     return jnp.where(downhill & jnp.all(jnp.isfinite(towards)), towards, -point.move)
 
