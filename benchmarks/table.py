@@ -2,7 +2,7 @@
 
     JPC_DATA_DIR=... python benchmarks/table.py [--hidden 3 5 10 30] [--widths 300 1024]
         [--sizes 64 1024] [--vgg 128] [--original FOLDER] [--pcx PYTHON] [--pcx-path FOLDER]
-        [--rounds 5] [--out FILE.csv]
+        [--rounds 5] [--at-once] [--out FILE.csv]
 
 A tanh network 784-WIDTHxH-10 learns MNIST with Adam, and a VGG5 of so many channels CIFAR-10. Each
 method runs in a process of its own, whose first call and largest memory are its own. Each first
@@ -10,7 +10,8 @@ trains its network for 100 steps, or for 20 s. Then they take turns. The tables 
 time of a step, the wall time of the first call, the most memory of a GPU that was in use, and the
 share of examples whose certificate holds. `loop`: a Python loop over steps; `fit`: steps of an
 epoch of `jpc.fit`. (With FOLDER on the path `import original, jpc` is the original; see
-`peer_pcx.py` for pcx, which runs right after the others.)
+`peer_pcx.py` for pcx, which runs right after the others.) With `--at-once` all methods compile and
+train at the same time, before they take turns: for a machine with many cores.
 """
 
 import argparse
@@ -24,6 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -237,26 +239,35 @@ def make_data(case: Case, path: Path) -> None:
     np.savez(path, images=images, labels=labels)
 
 
+def prepare(server: Server) -> tuple[float, int]:
+    """The seconds of the first call, and how many steps a turn takes, after some training."""
+    first, *_ = server.run(2)
+    trial = server.run(2)[0] / 2
+    count = max(2, min(server.limit, int(TURN / trial)))
+    begin, taken = time.perf_counter(), 0
+    while taken < WARM_UP and time.perf_counter() - begin < LONGEST:
+        server.run(count)  # `fit` compiles a program of this length.
+        taken += count
+    return first, count
+
+
 def measure(
-    names: list[str], case: Case, data: str, original: str, rounds: int
+    names: list[str], case: Case, data: str, original: str, rounds: int, at_once: bool
 ) -> dict[str, dict]:
     path = lambda name: original if name == "the original" else ""
-    servers = {name: Server(name, case, data, path(name)) for name in names}
-    found: dict[str, dict] = {}
-    counts = {}
-    for name, server in servers.items():
-        first, *_ = server.run(2)
-        trial = server.run(2)[0] / 2
-        counts[name] = max(2, min(server.limit, int(TURN / trial)))
-        begin, taken = time.perf_counter(), 0
-        while taken < WARM_UP and time.perf_counter() - begin < LONGEST:
-            server.run(counts[name])  # `fit` compiles a program of this length.
-            taken += counts[name]
-        found[name] = dict(first=first, times=[], device=server.device)
+    start = lambda name: Server(name, case, data, path(name))
+    with ThreadPoolExecutor(len(names) if at_once else 1) as pool:
+        servers = dict(zip(names, pool.map(start, names), strict=True))
+        ready = dict(zip(names, pool.map(prepare, servers.values()), strict=True))
+    found: dict[str, dict] = {
+        name: dict(first=ready[name][0], times=[], device=server.device)
+        for name, server in servers.items()
+    }
     for _ in range(rounds):
         for name, server in servers.items():
-            seconds, share, memory = server.run(counts[name])
-            found[name]["times"].append(1e3 * seconds / counts[name])
+            count = ready[name][1]
+            seconds, share, memory = server.run(count)
+            found[name]["times"].append(1e3 * seconds / count)
             found[name] |= dict(converged=share, memory=memory)
     for name, server in servers.items():
         server.close()
@@ -287,6 +298,7 @@ def main() -> None:
     parser.add_argument("--pcx", help="a Python that has it")
     parser.add_argument("--pcx-path", help="a folder that has it")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--at-once", action="store_true", help="compile all methods at once")
     parser.add_argument("--out", type=Path, help="a csv to add the numbers to")
     args = parser.parse_args()
     from common import write_rows  # noqa: PLC0415
@@ -301,7 +313,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             data = Path(folder) / "data.npz"
             make_data(case, data)
-            found = measure(names, case, str(data), original, args.rounds)
+            found = measure(names, case, str(data), original, args.rounds, args.at_once)
             if args.pcx and case.hidden:
                 found[PCX] = peer(args, case, str(data))
         base = found["backpropagation, fit"]["ms"]

@@ -60,12 +60,53 @@ def errors_of_deep_networks(rows: list[Row]) -> Iterator[float]:
                     yield row["error"]
 
 
+def _pooling(rows: list[Row], **wanted: Any) -> list[Row]:
+    """Of VGGs with max pooling, at full precision."""
+    mine = where(rows, matmul="highest", **wanted)
+    return [row for row in mine if row["network"] in ("vgg5", "vgg7")]
+
+
+def _most(rows: list[Row], column: str = "error") -> float:
+    return 100 * max(row[column] for row in rows)
+
+
 def most_errors_of_deep_networks(rows: list[Row]) -> Iterator[float]:
-    mine = [r for r in where(rows, matmul="highest") if r["network"] in ("vgg5", "vgg7")]
-    small = [row for row in where(mine, iterations=2) if row["precision"] <= 0.01]
-    yield from (
-        100 * max(r["error"] for r in some) for some in (where(mine, iterations="default"), small)
-    )
+    small = [row for row in _pooling(rows, iterations=3) if row["precision"] <= 0.01]
+    yield from (_most(_pooling(rows, iterations="default")), _most(small))
+
+
+def certified_deep_networks(rows: list[Row]) -> Iterator[float]:
+    mine = _pooling(rows, iterations="default")
+    small = [row for row in mine if row["precision"] <= 0.01]
+    for some in (small, where(mine, precision=1.0)):
+        shares = [100 * row["certified"] for row in some]
+        yield from (min(shares), max(shares))
+    yield _most(where(mine, precision=1.0))
+
+
+def deep_networks_without_kinks(rows: list[Row]) -> Iterator[float]:
+    """With average pooling, then without pooling: three chords, their exceptions, the default."""
+    exact = where(rows, matmul="highest")
+    for network, exceptions in (("vgg5-average", [("ce", 1.0)]), ("resnet", PRECISE)):
+        mine = where(exact, network=network)
+        odd = lambda r, es=exceptions: r["epochs"] == 10 and (r["loss"], r["precision"]) in es
+        three = where(mine, iterations=3)
+        default = where(mine, iterations="default")
+        assert all(row["certified"] == 1 for row in default), "all examples"
+        yield _most([row for row in three if not odd(row)])
+        yield 100 * min(row["error"] for row in three if odd(row))
+        yield _most(default)
+
+
+PRECISE = [("mse", 0.1), ("mse", 1.0)]
+
+
+def five_chords_of_averages(rows: list[Row]) -> Iterator[float]:
+    mine = where(rows, network="vgg5-average", loss="mse", matmul="highest")
+    five, three = (where(mine, iterations=count) for count in (5, 3))
+    assert _most(three) < 1, "right"
+    yield from (100 * min(row["error"] for row in five), _most(five))
+    yield 100 * min(row["certified"] for row in five)
 
 
 def tf32_of_deep_networks(rows: list[Row]) -> Iterator[float]:
@@ -73,27 +114,11 @@ def tf32_of_deep_networks(rows: list[Row]) -> Iterator[float]:
     yield from (most(iterations="default"), most(iterations=3, precision=1e-3))
 
 
-def residual_network_at_first(rows: list[Row]) -> Iterator[float]:
-    mine = where(rows, network="resnet", matmul="highest", epochs=0, iterations=2)
-    yield 100 * max(row["error"] for row in mine)
-    shares = [100 * row["certified"] for row in mine]
-    yield from (min(shares), max(shares))
-
-
 def references_of_vgg5(rows: list[Row]) -> Iterator[float]:
     """Which share of the examples has converged in float64."""
     mine = where(rows, network="vgg5", loss="ce", matmul="highest", iterations=2)
     for epochs in (0, 1, 10):
         yield from (100 * row["reference"] for row in where(mine, epochs=epochs))
-
-
-def older_certificates(rows: list[Row]) -> Iterator[float]:
-    """Of two chords with max pooling, before training and at a precision of 1."""
-    at_first = where(rows, matmul="highest", epochs=0, iterations=2, precision=1.0)
-    mine = [row for row in at_first if row["network"] != "resnet"]
-    for column in ("certified", "error"):
-        found = [100 * row[column] for row in mine]
-        yield from (min(found), max(found))
 
 
 def errors_of_chords(rows: list[Row]) -> Iterator[float]:

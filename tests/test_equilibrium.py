@@ -682,3 +682,37 @@ def test_a_descent_goes_on_by_a_thousandth_of_its_energy_or_half_of_its_gap(ener
     new = Progress(*map(jnp.asarray, (1.0, 1.0, 3))).update(jnp.asarray(energy), jnp.asarray(gap))
     assert new.stalled == stalled
     assert new.gap == (1.0 if stalled else gap)
+
+
+def test_a_descent_in_single_precision_where_the_output_is_very_sensitive():
+    """Tr A is 3e4 here, and a linear network is solved by one step of Gauss and Newton. As a
+    difference of large numbers that step would be rounding, and take several more.
+    """
+    draw = lambda seed, *size: np.random.default_rng(seed).normal(size=size)
+    layers = [
+        jax.tree_util.Partial(jnp.matmul, 5 / 6**0.5 * jnp.asarray(draw(i, 6, 6)))
+        for i in range(4)
+    ]
+    clamps = {0: jnp.full((3, 6), 1e-3), 4: jnp.asarray(draw(9, 3, 6))}
+    problem = to(jnp.float32, (layers, *jpc.pose(jpc.PCEnergy(), layers, clamps)))
+    inferred = jpc.Equilibrium(chords=0)(jpc.PCEnergy(), *problem)
+    assert jnp.all(inferred.result == jpc.RESULTS.successful)
+    assert inferred.stats["steps"].tolist() == [1, 1, 1]
+
+
+def test_what_is_infinite_is_not_the_same_but_for_rounding(monkeypatch):
+    """However large the rounding of such energies is."""
+    iterate = jpc.Equilibrium._iterate
+
+    def spoilt(self, *args):
+        found = iterate(self, *args)
+        return found._replace(v=jax.tree.map(lambda z: jnp.full_like(z, jnp.inf), found.v))
+
+    monkeypatch.setattr(jpc.Equilibrium, "_iterate", spoilt)
+    jax.clear_caches()
+    model = jpc.make_mlp(jr.key(0), 3, 4, 3, 2, "tanh")
+    problem = jpc.pose(jpc.PCEnergy(), model, {0: jnp.ones((2, 3)), 3: jnp.ones((2, 2))})
+    inferred = jpc.Equilibrium(chords=2, max_steps=0)(jpc.PCEnergy(), model, *problem)
+    jax.clear_caches()
+    assert_close(inferred.nodes, problem[0])
+    assert jnp.all(inferred.result == jpc.RESULTS.stopped_early)

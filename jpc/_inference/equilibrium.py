@@ -39,6 +39,7 @@ _EXACT = 5  # Chords that most examples need to be far within the tolerance.
 _FEW = 2  # Chords where a device would rather not wait.
 _LARGE = 2**20  # Units of a batch, from which on waiting takes no time in comparison.
 _DEEP = 16  # States, from which on chords are a loop, for a short first call.
+_BLUR = 0.05  # Of an energy: what rounding makes of it at most.
 _CLOSE = 0.3  # Of the errors: farther off than this, an example descends whatever its kinks.
 
 
@@ -213,7 +214,8 @@ class Equilibrium(AbstractInference):
 
         def assess(found):
             after, blur = jax.vmap(ft.partial(energy_of, unfolded))(found.v, given)
-            okay = after <= before + blur
+            # Of states that are far too large even what may be rounding is.
+            okay = after <= before + jnp.minimum(blur, _BLUR * (1 + before))
             return okay, okay & (found.gap <= self.rtol)
 
         kinks, bends = find_kinks(unfolded, *jax.tree.map(lambda x: x[0], (start, given)))
