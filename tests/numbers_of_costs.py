@@ -1,6 +1,5 @@
 """As `numbers_of_pages.py`, for the pages that say what something costs, and for rounding."""
 
-import statistics
 from collections.abc import Iterator
 
 from numbers_of_pages import Row, where
@@ -8,21 +7,22 @@ from numbers_of_variants import costs_of_losses
 
 # A step.
 
-SHAPES = ((3, 300, 64), (5, 300, 64), (10, 300, 64), (5, 300, 1024), (5, 1024, 64))
+SHAPES = ((3, 300, 64), (10, 300, 64), (5, 300, 1024), (5, 1024, 64))
 OF_A_STEP = (
     "2 chords, S every 25 batches", "2 chords, S every 10 batches",
     "3 chords, S every 25 batches", "3 chords, S every 10 batches", "2 chords", "3 chords",
 )  # fmt: skip
 
 
-def _of_shapes(rows: list[Row], device: str, method: str, column: str) -> Iterator[float | None]:
+def _of_shapes(
+    rows: list[Row], device: str, method: str, column: str, shapes: tuple = SHAPES
+) -> Iterator[float]:
     mine = [row for row in where(rows, method=method) if device in row["device"]]
-    for hidden, width, batch in SHAPES:
-        found = where(mine, hidden=hidden, width=width, batch=batch)
-        yield found[0][column] if found else None
+    for hidden, width, batch in shapes:
+        yield where(mine, hidden=hidden, width=width, batch=batch)[0][column]
 
 
-def times_of_a_step(rows: list[Row]) -> Iterator[float | None]:
+def times_of_a_step(rows: list[Row]) -> Iterator[float]:
     yield from _of_shapes(rows, "H200", "backpropagation", "ms")
     for method in OF_A_STEP:
         yield from _of_shapes(rows, "H200", f"Equilibrium, {method}", "ratio")
@@ -42,55 +42,55 @@ def _operations(chords: int, *, of: int, batch: int = 64) -> float:
     return count(chords) / count(of)
 
 
-def times_of_a_step_on_a_cpu(rows: list[Row]) -> Iterator[float | None]:
-    two, three = (
-        list(_of_shapes(rows, "CPU", f"Equilibrium, {m}", "ratio")) for m in OF_A_STEP[4:]
-    )
-    yield from (*two[:3], *three[:3], two[3], three[3], two[4], three[4])
+def times_of_a_step_on_a_cpu(rows: list[Row]) -> Iterator[float]:
+    depths, others = ((3, 300, 64), (5, 300, 64), (10, 300, 64)), SHAPES[2:]
+    of = lambda method, shapes: _of_shapes(rows, "CPU", f"Equilibrium, {method}", "ratio", shapes)
+    for method in OF_A_STEP[4:]:
+        yield from of(method, depths)
+    for shape in others:
+        yield from (next(of(method, (shape,))) for method in OF_A_STEP[4:])
 
 
-def least_and_most_of_a_step(rows: list[Row], solvers: list[Row]) -> tuple[float, float]:
-    mine = [r for r in rows if "H200" in r["device"] and r["method"] != "backpropagation"]
-    ratios = [row["ratio"] for row in mine + where(solvers, solver="after")]
-    return min(ratios), max(ratios)
+def least_and_most_of_a_step(rows: list[Row]) -> tuple[float, float]:
+    found = list(times_of_a_step(rows))[len(SHAPES) :]
+    return min(found), max(found)
 
 
-def times_and_errors_of_chords(rows: list[Row], errors: list[Row]) -> Iterator[float | None]:
+def times_and_errors_of_chords(rows: list[Row], errors: list[Row]) -> Iterator[float]:
     times = lambda method: _of_shapes(rows, "H200", f"Equilibrium, {method}", "ratio")
     for name in ("2 chords", "2 chords, S every 10 batches", "3 chords"):
-        yield from list(times(name))[1:3]
+        yield from list(times(name))[:2]
         new = where(errors, network="at initialisation", method="Equilibrium", setting=name)
-        yield from (where(new, hidden=hidden)[0]["error"] for hidden in (5, 10) if new)
+        yield from (where(new, hidden=hidden)[0]["error"] for hidden in (3, 10) if new)
 
 
 def both_solvers(rows: list[Row]) -> Iterator[float]:
-    for method in ("Equilibrium, 2 chords", "Equilibrium, 2 chords, S every 25 batches"):
-        for hidden in (3, 10):
-            for solver in ("before", "after"):
-                mine = where(rows, method=method, hidden=hidden, solver=solver)
-                yield from (row["ratio"] for row in mine)
-
-
-def change_of_solvers(rows: list[Row]) -> list[float]:
-    """In percent, the larger of two, where S is kept."""
-    kept = where(rows, method="Equilibrium, 2 chords, S every 25 batches")
-    mean = lambda **wanted: statistics.mean(row["ratio"] for row in where(kept, **wanted))
-    by = [mean(hidden=h, solver="after") / mean(hidden=h, solver="before") for h in (3, 10)]
-    return [100 * (max(by) - 1)]
+    for method in (OF_A_STEP[0], OF_A_STEP[2]):
+        mine = where(rows, method=f"Equilibrium, {method}")
+        for hidden, width, batch in SHAPES:
+            both = where(mine, hidden=hidden, width=width, batch=batch)
+            yield from (where(both, solver=name)[0]["ratio"] for name in ("before", "after"))
 
 
 # An epoch.
 
 
 def times_in_fit(rows: list[Row]) -> Iterator[float]:
-    for method in ("backpropagation", "Equilibrium()", "chords=3, max_steps=0"):
-        for row in where(rows, method=method, steps=900):
+    for method in ("backpropagation", "Equilibrium()", "chords=2, max_steps=0"):
+        for row in where(rows, method=method, run=1):
             yield row["ms"]
             yield from [row["ratio"]] if method != "backpropagation" else []
 
 
 def least_and_most_in_fit(rows: list[Row]) -> list[float]:
-    return sorted(row["ratio"] for row in where(rows, method="Equilibrium()", steps=900))
+    ratios = [row["ratio"] for row in where(rows, method="Equilibrium()", run=1)]
+    return [min(ratios), max(ratios)]
+
+
+def in_another_run(rows: list[Row]) -> Iterator[float]:
+    mine = where(rows, method="Equilibrium()")
+    yield 100 * where(mine, run=1, hidden=10)[0]["converged"]
+    yield from (row["ratio"] for row in where(mine, run=2))
 
 
 def times_in_fit_on_a_cpu(rows: list[Row]) -> Iterator[float]:
@@ -103,10 +103,6 @@ def times_in_fit_on_a_cpu(rows: list[Row]) -> Iterator[float]:
 def converged_on_a_cpu(rows: list[Row]) -> list[float]:
     (row,) = where(rows, method="Equilibrium()", hidden=10)
     return [100 * row["converged"]]
-
-
-def in_shorter_turns(rows: list[Row]) -> list[float]:
-    return [row["ratio"] for steps in (300, 200) for row in where(rows, steps=steps)]
 
 
 CHORDS = "Equilibrium, 2 chords, S every 10 batches"
@@ -218,6 +214,39 @@ def who_has_converged(rows: list[Row]) -> Iterator[float]:
     yield 100 * where(rows, method="Equilibrium(), fit", case=SMALL[6])[0]["converged"]
 
 
+ON_A_GPU = tuple(method for method in METHODS if method != "the original")
+FEW = (*(f"784-{name}-10, batch 64" for name in ("300x3", "300x5", "300x10", "1024x3")),)
+FEW += ("VGG5, 128, batch 64",)
+MANY = tuple(f"784-{name}-10, batch 1024" for name in ("300x3", "300x10", "1024x3", "1024x10"))
+
+
+def _on_a_gpu(rows: list[Row], cases: tuple[str, ...]) -> Iterator[float | None]:
+    for method in ON_A_GPU:
+        for case in cases:
+            row = next(iter(where(rows, case=case, method=method)), None)
+            yield row and row["ms"]
+            yield from [row["ratio"]] if row and method != "backpropagation, fit" else []
+
+
+def small_batches_on_a_gpu(rows: list[Row]) -> Iterator[float | None]:
+    yield from _on_a_gpu(rows, FEW)
+
+
+def large_batches_on_a_gpu(rows: list[Row]) -> Iterator[float | None]:
+    yield from _on_a_gpu(rows, MANY)
+
+
+def memory_on_a_gpu(rows: list[Row]) -> Iterator[float]:
+    for method in ON_A_GPU:
+        yield from (where(rows, case=case, method=method)[0]["memory"] for case in MANY)
+
+
+def the_default_on_a_gpu(rows: list[Row]) -> Iterator[float]:
+    mine = where(rows, method="Equilibrium(), fit")
+    yield where(mine, case=FEW[-1])[0]["ratio"]
+    yield from _least_and_most([row for row in mine if row["case"] in MANY], "ratio")
+
+
 def least_and_most_of_convolutions(rows: list[Row]) -> Iterator[float]:
     ratios = [row["ratio"] for row in rows if "in fit" in row["method"]]
     yield from (min(ratios), max(ratios))
@@ -236,6 +265,15 @@ def scaling(rows: list[Row]) -> Iterator[float]:
 def calls_beside_the_original(rows: list[Row]) -> Iterator[float]:
     for row in rows:
         yield from (row["original"], row["ours"], row["ours"] / row["original"])
+
+
+def calls_on_a_gpu(rows: list[Row]) -> Iterator[float]:
+    yield from calls_beside_the_original([row for row in rows if row["original"]])
+
+
+def least_and_most_of_calls_on_a_gpu(rows: list[Row]) -> tuple[float, float]:
+    ratios = list(calls_on_a_gpu(rows))[2::3]
+    return min(ratios), max(ratios)
 
 
 def differences_of_calls(rows: list[Row]) -> list[float]:
@@ -380,13 +418,14 @@ def what_costs_more(rows: list[Row], variants: list[Row]) -> Iterator[float]:
     yield from costs_of_losses(variants)
 
 
-def many_layers(rows: list[Row]) -> Iterator[float]:
-    """Times of 30 layers, and their largest error in percent; those of 100 layers."""
-    mine = where(rows, method="Equilibrium, default")
-    ratios = [row["ratio"] for row in mine]
-    yield from (min(ratios), max(ratios))
+def many_layers(rows: list[Row], gpu: list[Row]) -> Iterator[float]:
+    """Times of 30 layers, and their largest error in percent; those of 100 layers; a GPU's."""
+    mine, there = (where(some, method="Equilibrium, default") for some in (rows, gpu))
+    yield from _least_and_most(mine + there, "ratio")
     few = where(mine, hidden=30)
     yield from (row["ratio"] for row in few)
     yield 100 * max(row["error"] for row in few)
     [many] = where(mine, hidden=100)
     yield from (many["ratio"], 100 * many["error"])
+    yield from (row["ratio"] for row in there)
+    yield 100 * max(row["error"] for row in there)
