@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from numbers_of_pages import Row, where
+from numbers_of_pages import Row, digits, where
 from numbers_of_variants import costs_of_losses
 
 # A step.
@@ -429,3 +429,9 @@ def many_layers(rows: list[Row], gpu: list[Row]) -> Iterator[float]:
     yield from (many["ratio"], 100 * many["error"])
     yield from (row["ratio"] for row in there)
     yield 100 * max(row["error"] for row in there)
+
+
+def sensitive(rows: list[Row]) -> tuple[float, float]:
+    """By how much an output moves in the end, squared, and the longest call."""
+    assert all(row["converged"] > 1 - 1e-6 for row in rows), "all examples"
+    return digits(rows[-1]["sensitivity"], 1), max(row["ratio"] for row in rows)
