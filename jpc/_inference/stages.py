@@ -63,16 +63,14 @@ class Stages(dfx.AbstractAdaptiveSolver):
         if self.curvature is not None:
             bend = jnp.sqrt(ft.reduce(jnp.maximum, bends))
             error = error * jnp.fmin(1.0, _KINK * self.curvature / bend)
-        result = dfx.RESULTS.successful
+        result, squares = dfx.RESULTS.successful, (square, _dot(ended))
         if self.steady is not None:
-            squares = square, _dot(ended)
             descent = _descent(descent, dt, end - y0, speed, ended, squares)
             stop = (squares[1] < self.steady**2 * ended.size) | futile(descent)
             # Diffrax goes on after whatever it takes for a success.
             result = dfx.RESULTS.where(stop, dfx.RESULTS.internal_error, result)
-            square = squares[1]
         dense = dict(y0=y0, y1=end, k=jnp.stack(ks))
-        return end, error, dense, (ended, square, descent), result
+        return end, error, dense, (ended, squares[1], descent), result
 
     def func(self, terms, t0, y0, args):
         return terms.vf(t0, y0, args)
